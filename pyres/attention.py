@@ -1,0 +1,417 @@
+"""Attention: each token takes a weighted mean of what earlier tokens offer.
+
+    score[t][s]   = multiplier * dot(q[t], k[s])            multiplier 1 / sqrt(d_head)
+    pattern[t]    = softmax(score[t])                       over the positions that t sees
+    mixed[t]      = sum over s of pattern[t][s] * v[s]
+
+That is `attend`, for every head.  Around it, x is projected to queries, keys and values, queries and keys
+may be normed and turned by rotary positions, and w_o projects the heads' results back to d_model:
+
+    q, k, v = w_q x + b_q, w_k x + b_k, w_v x + b_v
+    out     = w_o mixed + b_o = sum over heads i of w_o^i mixed^i + b_o
+
+Head i's term is what it writes; b_o belongs to no head.  Query head i reads key/value head
+i // (n_heads / n_kv_heads), so with four query and two key/value heads: 0, 0, 1, 1.
+
+    seen                                  the positions that a query sees
+    attend_steps, attend, attend_backward the formula alone
+    split_heads, join_heads               [n_tokens][n_heads * d_head] to [n_heads][n_tokens][d_head], and back
+    project_heads                         projection, norm and rotary of queries or of keys
+    head_weights, head_update             one head's part of w_o, and what the head writes
+    attention_steps, attention, attention_backward
+
+>>> attend([[[0.0], [0.0], [0.0]]], [[[1.0], [2.0], [3.0]]], [[[1.0], [2.0], [6.0]]])
+[[[1.0], [1.5], [3.0]]]
+"""
+from collections import namedtuple
+
+from .edits import edit_update, edit_update_backward
+from .linalg import (add, check_length, check_numbers, check_rows, linear, linear_backward, products,
+                     scale, shape_text, transpose, zeros_like)
+from .norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
+from .nonlinear import softmax, softmax_backward_from
+from .rotary import angles, rotate, rotate_backward
+from .scalar import check_constant, root_of_count, tanh
+from .weights import AttentionWeights
+
+__all__ = ["seen", "AttendSteps", "attend_steps", "attend", "attend_backward", "split_heads",
+           "join_heads", "project_heads", "project_heads_backward", "head_weights", "head_update",
+           "AttentionSteps", "attention_steps", "attention", "attention_backward"]
+
+
+# ---- the formula ----
+
+def seen(t, n_queries, n_keys, causal=True, window=None):
+    """The positions that query t sees, as (first, last + 1).
+
+    Queries are the tail of the keys' sequence: query t stands at position n_keys - n_queries + t.  A causal
+    query sees itself and what stands before it; a window of w leaves the last w of these.  Raises
+    ValueError where it sees nothing.
+
+    >>> seen(1, n_queries=3, n_keys=3), seen(0, n_queries=2, n_keys=6), seen(3, 4, 4, window=2)
+    ((0, 2), (0, 5), (2, 4))
+    """
+    position = n_keys - n_queries + t
+    first = 0 if window is None else max(0, position - window + 1)
+    end = position + 1 if causal else n_keys
+    if first >= end:
+        raise ValueError(f"attend: query {t} of {n_queries} sees none of the {n_keys} keys; queries are the "
+                         "tail of the keys' sequence")
+    return first, end
+
+
+class AttendSteps(namedtuple("AttendSteps", ("q", "k", "v", "scores", "pattern", "mixed"))):
+    """q [n_heads][n_queries][d_head]; k, v [n_kv_heads][n_keys][d_head]; scores, pattern
+    [n_heads][n_queries][n_keys]; mixed [n_heads][n_queries][d_head].
+
+    Scores are after a soft cap and None where a query does not see a key, where the pattern is 0.  A head
+    whose pattern was given has None for its scores.
+    """
+
+
+def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, patterns=None):
+    """Every step of attention's formula: q [n_heads][n_queries][d_head], k and v [n_kv_heads][n_keys][d_head]
+    -> AttendSteps.
+
+    multiplier None is 1 / sqrt(d_head).  soft_cap c replaces a score s by c * tanh(s / c).  patterns, a list
+    with a pattern or None for every head, gives patterns instead of computing them; they are taken as
+    they are, and exact numbers then stay exact.
+
+    Raises ValueError where heads do not divide evenly or a shape does not fit.
+
+    >>> steps = attend_steps([[[0.0], [0.0]]], [[[1.0], [2.0]]], [[[1.0], [2.0]]])
+    >>> steps.scores, steps.pattern
+    ([[[0.0, None], [0.0, 0.0]]], [[[1.0, 0.0], [0.5, 0.5]]])
+    """
+    group = _group_size(q, k, v)
+    columns = [transpose(v_head) for v_head in v]       # one list a channel, so that a mean is a product
+    all_scores, all_patterns, mixed = [], [], []
+    for i, q_head in enumerate(q):
+        k_head, v_columns = k[i // group], columns[i // group]
+        spans = [seen(t, len(q_head), len(k_head), causal, window) for t in range(len(q_head))]
+        if patterns is not None and patterns[i] is not None:
+            scores, pattern = None, _checked_pattern(patterns[i], len(q_head), len(k_head))
+            spans = [(0, len(k_head)) for _ in q_head]
+        else:
+            scores, pattern = _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap)
+        all_scores.append(scores)
+        all_patterns.append(pattern)
+        mixed.append([_over_span(v_columns, row, span) for row, span in zip(pattern, spans)])
+    return AttendSteps(q, k, v, all_scores, all_patterns, mixed)
+
+
+def _group_size(q, k, v):
+    """How many query heads share a key/value head; every shape of attend is checked here."""
+    if not q or not k or len(k) != len(v) or len(q) % len(k):
+        raise ValueError(f"attend: {len(q)} query heads cannot share {len(k)} key and {len(v)} value heads "
+                         "evenly")
+    for name, heads, like in (("queries", q, q), ("keys", k, k), ("values", v, k)):
+        for head in heads:
+            check_length(f"attend: the {name}", "a head", head, len(like[0]))
+            check_rows(f"attend: the {name}", head, len((v if name == "values" else q)[0][0]))
+    return len(q) // len(k)
+
+
+def _checked_pattern(pattern, n_queries, n_keys):
+    if shape_text(pattern) != f"({n_queries}, {n_keys})":
+        raise ValueError(f"set_pattern: the pattern has shape {shape_text(pattern)}, attention here "
+                         f"({n_queries}, {n_keys})")
+    for row in pattern:
+        check_numbers("set_pattern", row)
+    return pattern
+
+
+def _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap):
+    """One head's scores (None where unseen) and pattern (0 where unseen), [n_queries][n_keys] each."""
+    n_keys = len(k_head)
+    factor = score_factor(q_head, multiplier)
+    scores, pattern = [], []
+    for q_t, (first, end) in zip(q_head, spans):
+        row = [s * factor for s in products(k_head[first:end], q_t)]
+        if soft_cap is not None:
+            check_constant("attend: soft_cap", soft_cap, row[0])
+            row = [soft_cap * tanh(s / soft_cap) for s in row]
+        p = softmax(row)
+        scores.append([None] * first + row + [None] * (n_keys - end))
+        pattern.append(_padded(p, first, n_keys - end))
+    return scores, pattern
+
+
+def score_factor(q_head, multiplier):
+    """What dot(q, k) is multiplied by: 1 / sqrt(d_head) where no multiplier is given.
+
+    >>> score_factor([[1.0, 1.0, 1.0, 1.0]], None)
+    0.5
+    """
+    some = q_head[0][0]
+    if multiplier is None:
+        return 1 / root_of_count(len(q_head[0]), some)
+    check_constant("attend: the multiplier", multiplier, some)
+    return multiplier
+
+
+def _padded(row, before, after):
+    zero = zeros_like(row[0])
+    return [zero] * before + row + [zero] * after
+
+
+def _over_span(columns, row, span):
+    """sum over s in the span of row[s] * value[s]; what a query does not see is left out, so that an
+    infinity there cannot reach it."""
+    first, end = span
+    return products([column[first:end] for column in columns], row[first:end])
+
+
+def attend(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, patterns=None):
+    """The result of attention's formula, [n_heads][n_queries][d_head]; see attend_steps.
+
+    >>> attend([[[0.0]], [[0.0]]], [[[1.0]]], [[[5.0]]])          # two query heads share one key/value head
+    [[[5.0]], [[5.0]]]
+    """
+    return attend_steps(q, k, v, multiplier, causal, window, soft_cap, patterns).mixed
+
+
+def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, soft_cap=None):
+    """Return (d_q, d_k, d_v), given d_mixed [n_heads][n_queries][d_head], the gradient at the result.
+
+    For one head, with p the pattern:
+
+        d_p[t][s] = dot(d_mixed[t], v[s])              d_v[s] = sum over t of p[t][s] * d_mixed[t]
+        d_score   = softmax backward of d_p, 0 where a query does not see a key
+        d_q[t]    = multiplier * sum over s of d_score[t][s] * k[s]
+        d_k[s]    = multiplier * sum over t of d_score[t][s] * q[t]
+
+    The query heads of a group share keys and values, whose gradients add up.  A head whose pattern was
+    given has gradients at its values only.
+
+    >>> steps = attend_steps([[[1.0], [2.0]]], [[[1.0], [1.0]]], [[[1.0], [3.0]]])
+    >>> d_q, d_k, d_v = attend_backward([[[0.0], [4.0]]], steps)
+    >>> d_k, d_v
+    ([[[-4.0], [4.0]]], [[[2.0], [2.0]]])
+    """
+    q, k, v = steps.q, steps.k, steps.v
+    group = len(q) // len(k)
+    check_length("attend_backward", "d_mixed", d_mixed, len(q))
+    d_q, d_k, d_v = [], [], []
+    for i, d_head in enumerate(d_mixed):
+        # forward: mixed[t] = sum over s of p[t][s] * v[s]
+        of_v = linear(transpose(steps.pattern[i]), transpose(d_head))
+        if steps.scores[i] is None:
+            of_q, of_k = zeros_like(q[i]), zeros_like(k[i // group])
+        else:
+            d_scores = [_score_row_backward(d_head[t], steps, i, t, causal, window, soft_cap)
+                        for t in range(len(d_head))]
+            # forward: score[t][s] = factor * dot(q[t], k[s])
+            factor = score_factor(q[i], multiplier)
+            of_q = scale(factor, linear(d_scores, transpose(k[i // group])))
+            of_k = scale(factor, linear(transpose(d_scores), transpose(q[i])))
+        d_q.append(of_q)
+        # forward: head i reads key/value head i // group, so a group's gradients meet
+        first_of_group = i % group == 0
+        d_k = d_k + [of_k] if first_of_group else d_k[:-1] + [add(d_k[-1], of_k)]
+        d_v = d_v + [of_v] if first_of_group else d_v[:-1] + [add(d_v[-1], of_v)]
+    return d_q, d_k, d_v
+
+
+def _score_row_backward(d_mixed_t, steps, i, t, causal, window, soft_cap):
+    """The gradient at query t's scores in head i, [n_keys], before the multiplier."""
+    v_head = steps.v[i * len(steps.v) // len(steps.q)]
+    first, end = seen(t, len(steps.q[i]), len(v_head), causal, window)
+    # forward: mixed[t] = sum over s of p[t][s] * v[s]; p[t] = softmax(score[t])
+    d_p = products(v_head[first:end], d_mixed_t)
+    d_row = softmax_backward_from(d_p, steps.pattern[i][t][first:end])
+    if soft_cap is not None:
+        # forward: score = c * tanh(raw / c), and tanh' = 1 - tanh²
+        d_row = [d * (1 - (s / soft_cap) * (s / soft_cap))
+                 for d, s in zip(d_row, steps.scores[i][t][first:end])]
+    return _padded(d_row, first, len(v_head) - end)
+
+
+# ---- around it ----
+
+def split_heads(x, n_heads):
+    """[n_tokens][n_heads * d_head] -> [n_heads][n_tokens][d_head].
+
+    >>> split_heads([[1, 2, 3, 4], [5, 6, 7, 8]], 2)
+    [[[1, 2], [5, 6]], [[3, 4], [7, 8]]]
+    """
+    d_head = len(x[0]) // n_heads
+    check_rows("split_heads", x, n_heads * d_head)
+    return [[row[i * d_head:(i + 1) * d_head] for row in x] for i in range(n_heads)]
+
+
+def join_heads(heads):
+    """[n_heads][n_tokens][d_head] -> [n_tokens][n_heads * d_head].
+
+    >>> join_heads([[[1, 2], [5, 6]], [[3, 4], [7, 8]]])
+    [[1, 2, 3, 4], [5, 6, 7, 8]]
+    """
+    return [[a for row in rows for a in row] for rows in zip(*heads)]
+
+
+def project_heads(flat, gain, n_heads, config, first_position=0):
+    """Queries or keys as attend reads them: flat [n_tokens][n_heads * d_head] -> [n_heads][n_tokens][d_head].
+
+    A gain of [d_head] norms every head by itself, a gain of [n_heads * d_head] the whole vector; None is no
+    norm.  Then the heads are turned by their rotary positions, which begin at first_position.
+
+    >>> from pyres.config import attention_config
+    >>> project_heads([[1, 2, 3, 4]], None, 2, attention_config(2, 2))
+    [[[1, 2]], [[3, 4]]]
+    """
+    if gain is not None and len(gain) != config.d_head:
+        flat = _qk_norm(flat, gain, config.qk_norm)
+    heads = split_heads(flat, n_heads)
+    if gain is not None and len(gain) == config.d_head:
+        heads = _qk_norm(heads, gain, config.qk_norm)
+    if config.rotary is None:
+        return heads
+    table = _table(config.rotary, len(flat), first_position)
+    return [rotate(head, table, config.rotary.pairing) for head in heads]
+
+
+def _table(rotary, n_tokens, first_position):
+    return angles(range(first_position, first_position + n_tokens), rotary.frequencies)
+
+
+def _qk_norm(x, gain, norm):
+    if norm.kind == "layer":
+        return layer_norm(x, gain, None, norm.eps)
+    return rms_norm(x, gain, norm.eps)
+
+
+def _qk_norm_backward(d_out, x, gain, norm):
+    if norm.kind == "layer":
+        return layer_norm_backward(d_out, x, gain, None, norm.eps)[:2]
+    return rms_norm_backward(d_out, x, gain, norm.eps)
+
+
+def project_heads_backward(d_heads, flat, gain, n_heads, config, first_position=0):
+    """Return (d_flat, d_gain), given d_heads [n_heads][n_tokens][d_head]; d_gain is None where gain is.
+
+    >>> from pyres.config import attention_config
+    >>> project_heads_backward([[[1, 2]], [[3, 4]]], [[0, 0, 0, 0]], None, 2, attention_config(2, 2))
+    ([[1, 2, 3, 4]], None)
+    """
+    if config.rotary is not None:
+        # forward: heads = rotate(heads, table)
+        table = _table(config.rotary, len(flat), first_position)
+        d_heads = [rotate_backward(d_head, table, config.rotary.pairing) for d_head in d_heads]
+    d_gain = None
+    if gain is not None and len(gain) == config.d_head:
+        # forward: heads = norm(heads), each head by itself
+        d_heads, d_gain = _qk_norm_backward(d_heads, split_heads(flat, n_heads), gain, config.qk_norm)
+    d_flat = join_heads(d_heads)
+    if gain is not None and d_gain is None:
+        # forward: flat = norm(flat), the whole vector
+        d_flat, d_gain = _qk_norm_backward(d_flat, flat, gain, config.qk_norm)
+    return d_flat, d_gain
+
+
+def head_weights(w_o, i, d_head):
+    """Head i's columns of w_o: [d_model][n_heads * d_head] -> [d_model][d_head].
+
+    >>> head_weights([[1, 2, 3, 4], [5, 6, 7, 8]], 1, 2)
+    [[3, 4], [7, 8]]
+    """
+    return [row[i * d_head:(i + 1) * d_head] for row in w_o]
+
+
+def head_update(mixed_head, w_o, i):
+    """What head i writes: mixed_head [n_tokens][d_head] -> [n_tokens][d_model].  The heads' writes and b_o
+    sum to the attention output.
+
+    >>> head_update([[1, 1]], [[1, 2, 3, 4], [5, 6, 7, 8]], 1)
+    [[7, 15]]
+    """
+    return linear(mixed_head, head_weights(w_o, i, len(mixed_head[0])))
+
+
+# ---- the sublayer ----
+
+class AttentionSteps(namedtuple("AttentionSteps", ("x", "flat_q", "flat_k", "q", "k", "v", "scores",
+                                                   "pattern", "mixed", "out"))):
+    """x [n_tokens][d_model]; flat_q [n_tokens][n_heads * d_head] and flat_k [n_tokens][n_kv_heads * d_head],
+    projected and not yet normed or turned; q, k, v, scores, pattern, mixed as in AttendSteps; out
+    [n_tokens][d_model].
+    """
+
+
+def attention_steps(x, w, config, head_edits=(), pattern_edits=()):
+    """Every step of an attention sublayer: x [n_tokens][d_model], w AttentionWeights, config AttentionConfig
+    -> AttentionSteps.
+
+    head_edits, pattern_edits: lists of pairs (head, Edit), as in edits.BlockEdits.
+
+    >>> from pyres.config import attention_config
+    >>> from pyres.weights import AttentionWeights
+    >>> one = [[1, 0], [0, 1]]
+    >>> w = AttentionWeights([[0, 0]] * 2, [[0, 0]] * 2, one, one, None, None, None, [10, 20], None, None)
+    >>> attention_steps([[1.0, 2.0], [3.0, 6.0]], w, attention_config(n_heads=2, d_head=1)).out
+    [[11.0, 22.0], [12.0, 24.0]]
+    """
+    flat_q, flat_k = linear(x, w.w_q, w.b_q), linear(x, w.w_k, w.b_k)
+    q = project_heads(flat_q, w.q_gain, config.n_heads, config)
+    k = project_heads(flat_k, w.k_gain, config.n_kv_heads, config)
+    v = split_heads(linear(x, w.w_v, w.b_v), config.n_kv_heads)
+    patterns = [_last_pattern(pattern_edits, i) for i in range(config.n_heads)]
+    steps = attend_steps(q, k, v, config.multiplier, config.causal, config.window, config.soft_cap, patterns)
+    out = linear(join_heads(_left_to_w_o(steps.mixed, head_edits)), w.w_o, w.b_o)
+    for i in _edited_heads(head_edits):
+        out = add(out, edit_update(head_update(steps.mixed[i], w.w_o, i), _edits_of_head(head_edits, i)))
+    return AttentionSteps(x, flat_q, flat_k, q, k, v, steps.scores, steps.pattern, steps.mixed, out)
+
+
+def _last_pattern(pattern_edits, i):
+    given = [edit.value for head, edit in pattern_edits if head == i]
+    return given[-1] if given else None
+
+
+def _edited_heads(head_edits):
+    return sorted({head for head, _ in head_edits})
+
+
+def _edits_of_head(head_edits, i):
+    return [edit for head, edit in head_edits if head == i]
+
+
+def _left_to_w_o(mixed, head_edits):
+    """What w_o takes in one product: edited heads are 0 here, and write by themselves."""
+    edited = _edited_heads(head_edits)
+    return [zeros_like(head) if i in edited else head for i, head in enumerate(mixed)]
+
+
+def attention(x, w, config):
+    """The output of an attention sublayer: x [n_tokens][d_model] -> [n_tokens][d_model]."""
+    return attention_steps(x, w, config).out
+
+
+def attention_backward(d_out, steps, w, config, head_edits=()):
+    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output; d_w is AttentionWeights.
+
+    x is read three times, by w_q, w_k and w_v, and its gradient is the sum of the three.
+    """
+    # forward: out = linear(join_heads(mixed), w_o, b_o) + edited heads' writes
+    joined = join_heads(_left_to_w_o(steps.mixed, head_edits))
+    d_joined, d_w_o, d_b_o = linear_backward(d_out, joined, w.w_o, w.b_o)
+    d_mixed = split_heads(d_joined, config.n_heads)
+    for i in _edited_heads(head_edits):
+        # forward: write = edit_update(linear(mixed[i], w_o^i))
+        d_write = edit_update_backward(d_out, _edits_of_head(head_edits, i))
+        of_w_o = head_weights(w.w_o, i, config.d_head)
+        d_mixed[i], d_of_w_o, _ = linear_backward(d_write, steps.mixed[i], of_w_o)
+        d_w_o = [row[:i * config.d_head] + part + row[(i + 1) * config.d_head:]
+                 for row, part in zip(d_w_o, d_of_w_o)]
+    # forward: mixed = attend(q, k, v)
+    d_q, d_k, d_v = attend_backward(
+        d_mixed, AttendSteps(steps.q, steps.k, steps.v, steps.scores, steps.pattern, steps.mixed),
+        config.multiplier, config.causal, config.window, config.soft_cap)
+    # forward: q = project_heads(linear(x, w_q, b_q)), k likewise, v = split_heads(linear(x, w_v, b_v))
+    d_flat_q, d_q_gain = project_heads_backward(d_q, steps.flat_q, w.q_gain, config.n_heads, config)
+    d_flat_k, d_k_gain = project_heads_backward(d_k, steps.flat_k, w.k_gain, config.n_kv_heads, config)
+    d_x_q, d_w_q, d_b_q = linear_backward(d_flat_q, steps.x, w.w_q, w.b_q)
+    d_x_k, d_w_k, d_b_k = linear_backward(d_flat_k, steps.x, w.w_k, w.b_k)
+    d_x_v, d_w_v, d_b_v = linear_backward(join_heads(d_v), steps.x, w.w_v, w.b_v)
+    d_x = add(add(d_x_q, d_x_k), d_x_v)
+    return d_x, AttentionWeights(d_w_q, d_w_k, d_w_v, d_w_o, d_b_q, d_b_k, d_b_v, d_b_o,
+                                 d_q_gain, d_k_gain)

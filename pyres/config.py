@@ -1,0 +1,198 @@
+"""What a model is, apart from its weights: sizes, placements, kinds of norm, fixed numbers.
+
+Weights are trained and live in `weights`; a config is never trained.  Whether a weight is there at all is
+not said here: an absent weight is None, and that is the only switch.
+
+    NormConfig, norm_config              kind "layer" or "rms", eps, perhaps a given scale
+    RotaryConfig                         how channels pair up, and the frequencies
+    AttentionConfig, attention_config    heads, window, multiplier, soft cap, rotary
+    BlockConfig, block_config            placement, norms, attention, activation, residual multiplier
+    ModelConfig, model_config            blocks, sizes, multipliers
+
+A record's fields stand in its FIELDS; the function beside it fills in what most models have.
+
+>>> config = model_config(d_model=4, d_vocab=10, n_ctx=8, n_layers=2,
+...                       block=block_config(d_mlp=8, attention=attention_config(n_heads=2, d_head=2)))
+>>> len(config.blocks), config.blocks[0].placement, config.blocks[0].attn_norm.kind
+(2, 'pre_norm', 'layer')
+"""
+from collections import namedtuple
+
+__all__ = ["NormConfig", "norm_config", "RotaryConfig", "AttentionConfig", "attention_config",
+           "BlockConfig", "block_config", "ModelConfig", "model_config", "PLACEMENT_NORMS"]
+
+
+NORM_FIELDS = ("kind", "eps", "scale")
+
+
+class NormConfig(namedtuple("NormConfig", NORM_FIELDS)):
+    """One norm.
+
+    kind     "layer" or "rms"
+    eps      what is added inside the root
+    scale    None: the norm's own; else a given divisor, one number or one a token [n_tokens]
+    """
+
+
+def norm_config(kind="layer", eps=1e-5, scale=None):
+    """A NormConfig.
+
+    >>> norm_config("rms", 1e-6)
+    NormConfig(kind='rms', eps=1e-06, scale=None)
+    """
+    if kind not in ("layer", "rms"):
+        raise ValueError(f"norm_config: no norm {kind!r}; there are 'layer' and 'rms', and None for none")
+    return NormConfig(kind, eps, scale)
+
+
+ROTARY_FIELDS = ("pairing", "frequencies")
+
+
+class RotaryConfig(namedtuple("RotaryConfig", ROTARY_FIELDS)):
+    """Rotary positions.
+
+    pairing        "half" or "interleaved", see `rotary`
+    frequencies    radians a position, [d_rotary / 2]
+    """
+
+
+ATTENTION_FIELDS = ("n_heads", "n_kv_heads", "d_head", "causal", "window", "multiplier", "soft_cap",
+                    "rotary", "qk_norm")
+
+
+class AttentionConfig(namedtuple("AttentionConfig", ATTENTION_FIELDS)):
+    """One attention sublayer.
+
+    n_heads       query heads
+    n_kv_heads    key/value heads; query head i reads number i // (n_heads / n_kv_heads)
+    d_head        channels of a head; n_heads * d_head need not be d_model
+    causal        whether a token sees itself and what stands before it, and nothing after
+    window        how many tokens it sees at most, itself among them; None for all
+    multiplier    what q·k is multiplied by; None for 1 / sqrt(d_head)
+    soft_cap      c in c * tanh(score / c); None for none
+    rotary        RotaryConfig, or None
+    qk_norm       NormConfig of the norms on queries and keys, read where the weights have their gains
+    """
+
+
+def attention_config(n_heads, d_head, n_kv_heads=None, causal=True, window=None, multiplier=None,
+                     soft_cap=None, rotary=None, qk_norm=None):
+    """An AttentionConfig; as many key/value heads as query heads unless told otherwise.
+
+    >>> attention_config(n_heads=4, d_head=2, n_kv_heads=3)
+    Traceback (most recent call last):
+    ValueError: attention_config: 4 query heads cannot share 3 key/value heads evenly
+    """
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    for name, size in (("n_heads", n_heads), ("n_kv_heads", n_kv_heads), ("d_head", d_head)):
+        check_size("attention_config", name, size)
+    if n_heads % n_kv_heads:
+        raise ValueError(f"attention_config: {n_heads} query heads cannot share {n_kv_heads} "
+                         "key/value heads evenly")
+    if window is not None:
+        check_size("attention_config", "window", window)
+    if rotary is not None and 2 * len(rotary.frequencies) > d_head:
+        raise ValueError(f"attention_config: {len(rotary.frequencies)} rotary pairs need "
+                         f"{2 * len(rotary.frequencies)} channels, a head has {d_head}")
+    return AttentionConfig(n_heads, n_kv_heads, d_head, causal, window, multiplier, soft_cap, rotary,
+                           qk_norm)
+
+
+BLOCK_FIELDS = ("placement", "attn_norm", "attention", "attn_post_norm",
+                "mlp_norm", "d_mlp", "activation", "mlp_post_norm", "residual_multiplier")
+
+# Where the norms of a block stand.  Any of them may be None, which is no norm.
+PLACEMENT_NORMS = (
+    ("pre_norm", ("attn_norm", "mlp_norm")),
+    ("parallel", ("attn_norm", "mlp_norm")),
+    ("sandwich", ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm")),
+    ("output_norm", ("attn_post_norm", "mlp_post_norm")),
+    ("post_norm", ("attn_post_norm", "mlp_post_norm")),
+)
+
+
+class BlockConfig(namedtuple("BlockConfig", BLOCK_FIELDS)):
+    """One block: two sublayers and how they meet the stream.
+
+    placement              "pre_norm", "parallel", "sandwich", "output_norm" or "post_norm", see `blocks`
+    attn_norm, mlp_norm              NormConfig of what a sublayer reads, or None
+    attn_post_norm, mlp_post_norm    NormConfig of what it gives, or None
+    attention              AttentionConfig
+    d_mlp                  channels between an MLP's matrices
+    activation             "relu", "gelu", "gelu_tanh" or "silu"
+    residual_multiplier    a fixed number on both updates, or None; a learned one is a weight
+    """
+
+
+def block_config(d_mlp, attention, placement="pre_norm", norm=None, activation="gelu_tanh",
+                 residual_multiplier=None):
+    """A BlockConfig with one norm in every place that the placement has.
+
+    norm is a NormConfig, None for LayerNorm with eps 1e-5, or False for no norm anywhere.
+
+    >>> c = block_config(8, attention_config(2, 2), placement="output_norm", norm=norm_config("rms"))
+    >>> c.attn_norm, c.attn_post_norm.kind
+    (None, 'rms')
+    """
+    check_size("block_config", "d_mlp", d_mlp)
+    norm = norm_config() if norm is None else norm or None
+    places = norms_of(placement)
+    norms = [norm if place in places else None
+             for place in ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm")]
+    return BlockConfig(placement, norms[0], attention, norms[1], norms[2], d_mlp, activation, norms[3],
+                       residual_multiplier)
+
+
+def norms_of(placement):
+    """The names of the norms that a placement has.
+
+    >>> norms_of("post_norm")
+    ('attn_post_norm', 'mlp_post_norm')
+    """
+    for name, places in PLACEMENT_NORMS:
+        if name == placement:
+            return places
+    raise ValueError(f"no placement {placement!r}; there are "
+                     + ", ".join([name for name, _ in PLACEMENT_NORMS]))
+
+
+MODEL_FIELDS = ("d_model", "d_vocab", "n_ctx", "blocks", "embed_multiplier", "final_norm",
+                "logit_multiplier", "logit_soft_cap")
+
+
+class ModelConfig(namedtuple("ModelConfig", MODEL_FIELDS)):
+    """A whole model.
+
+    d_model, d_vocab    width of the stream, number of tokens
+    n_ctx               the longest sequence
+    blocks              BlockConfig of every block, in order
+    embed_multiplier    a number on the token embedding, before a position is added; None for 1
+    final_norm          NormConfig, or None
+    logit_multiplier    a number on what the unembedding matrix gives, before its bias; None for 1
+    logit_soft_cap      c in c * tanh(logit / c); None for none
+    """
+
+
+def model_config(d_model, d_vocab, n_ctx, n_layers, block, embed_multiplier=None, final_norm=None,
+                 logit_multiplier=None, logit_soft_cap=None):
+    """A ModelConfig of n_layers equal blocks.  final_norm: as `norm` in block_config.
+
+    >>> model_config(4, 10, 8, 0, None, final_norm=False).final_norm is None
+    True
+    """
+    for name, size in (("d_model", d_model), ("d_vocab", d_vocab), ("n_ctx", n_ctx)):
+        check_size("model_config", name, size)
+    final_norm = norm_config() if final_norm is None else final_norm or None
+    return ModelConfig(d_model, d_vocab, n_ctx, [block] * n_layers, embed_multiplier, final_norm,
+                       logit_multiplier, logit_soft_cap)
+
+
+def check_size(name, what, size):
+    """Raise unless size is a whole number of at least 1.
+
+    >>> check_size("model_config", "d_model", 0)
+    Traceback (most recent call last):
+    ValueError: model_config: d_model is 0, expected a whole number of at least 1
+    """
+    if type(size) is not int or size < 1:
+        raise ValueError(f"{name}: {what} is {size!r}, expected a whole number of at least 1")

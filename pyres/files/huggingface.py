@@ -1,0 +1,322 @@
+"""Hugging Face folders: config.json and model.safetensors, read into a Model.
+
+Nothing is filled in and nothing is ignored that could change a number:
+
+    a weight that is missing, or of another shape          refused by name
+    a tensor that is no known weight                       refused by name, unless it is a buffer
+    a config value that is not understood                  refused by name, where it would change numbers
+    a buffer: integers, BOOL, rotary frequencies, masks    skipped, and listed by inspect
+
+    Fields     a config's values, each checked as it is read
+    inspect    what a folder holds -> FolderInfo
+    load       a folder -> Model
+    file_tensors    weights or gradients back under the names and in the layouts of the files
+"""
+import os
+from collections import namedtuple
+
+from ..linalg import shape, transpose
+from ..model import make_model
+from ..weights import (AttentionWeights, BlockWeights, MLPWeights, ModelWeights, NormWeights,
+                       leaf_shapes, leaves)
+from .families import FAMILIES
+from .safetensors import read
+from .strict_json import parse
+
+__all__ = ["Fields", "FolderInfo", "inspect", "load", "file_tensors"]
+
+
+# ---- config.json ----
+
+REQUIRED = object()
+
+# Values that change what some family computes.  A family that does not read such a key takes the neutral
+# values only; every other unknown key is no option of the mathematics, and is listed as not read.
+NEUTRAL = {
+    "quantization_config": (None,), "compression_config": (None,), "pruned_heads": (None, {}),
+    "rope_scaling": (None,), "rope_theta": (None, 10000, 10000.0), "rope_parameters": (None,),
+    "partial_rotary_factor": (None, 1, 1.0), "rotary_pct": (None, 1, 1.0), "rotary_dim": (None,),
+    "alibi": (None, False), "position_embedding_type": (None, "absolute", "rope", "rotary"),
+    "sliding_window": (None,), "use_sliding_window": (None, False), "attention_chunk_size": (None,),
+    "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,),
+    "query_pre_attn_scalar": (None,), "attention_multiplier": (None,),
+    "embedding_multiplier": (None, 1, 1.0), "residual_multiplier": (None, 1, 1.0),
+    "logits_scaling": (None, 1, 1.0), "logit_scale": (None, 1, 1.0), "scale_embedding": (None, False),
+    "scale_attn_by_inverse_layer_idx": (None, False), "scale_attn_weights": (None, True),
+    "add_cross_attention": (None, False), "is_encoder_decoder": (None, False),
+    "use_qk_norm": (None, False), "qk_layernorm": (None, False), "clip_qkv": (None,),
+    "parallel_attn": (None, False), "use_parallel_residual": (None, False),
+    "attention_bias": (None, False), "mlp_bias": (None, False), "qkv_bias": (None, False),
+    "num_experts": (None, 0, 1), "num_local_experts": (None, 0, 1), "n_inner": (None,),
+    "num_key_value_heads": (None,), "head_dim": (None,), "chunk_size_feed_forward": (None, 0),
+}
+
+
+class Fields:
+    """A config's values by key; each reading checks the type and says the file and the key.
+
+    largest is the largest size of any tensor in the files.  A size beyond it cannot be right, and is
+    refused before anything of that size is made.
+    """
+
+    def __init__(self, values, what, largest=None):
+        self.values, self.what, self.largest = values, what, largest
+        self.read = {"model_type"}
+        self.groups = []
+
+    def get(self, key, default):
+        """The value of a key, or the default where it is absent or null."""
+        self.read.add(key)
+        value = self.values.get(key)
+        if value is not None:
+            return value
+        if default is REQUIRED:
+            raise ValueError(f"{self.what}: {key} is missing")
+        return default
+
+    def refuse(self, key, value, wanted):
+        raise ValueError(f"{self.what}: {key} is {value!r}; this family is read only with {wanted}")
+
+    def size(self, key, default=REQUIRED, bounded=True):
+        """A whole number of at least 1."""
+        value = self.get(key, default)
+        if value is default:
+            return value
+        if type(value) is not int or value < 1:
+            self.refuse(key, value, "a whole number of at least 1")
+        if bounded and self.largest is not None and value > self.largest:
+            raise ValueError(f"{self.what}: {key} is {value}, but no tensor in the files is larger than "
+                             f"{self.largest}, nor are there more tensors")
+        return value
+
+    def number(self, key, default, positive=False):
+        """A finite number that is not negative."""
+        value = self.get(key, default)
+        if type(value) not in (int, float) or not 0 <= value < float("inf") or positive and value == 0:
+            self.refuse(key, value, "a number above 0" if positive else "a number of at least 0")
+        return float(value)
+
+    def flag(self, key, default):
+        value = self.get(key, default)
+        if type(value) is not bool:
+            self.refuse(key, value, "true or false")
+        return value
+
+    def text(self, key, default):
+        value = self.get(key, default)
+        if type(value) is not str:
+            self.refuse(key, value, "a text")
+        return value
+
+    def one_of(self, key, names, default):
+        """A text that is one of the names, as what it is called here."""
+        value = self.text(key, default)
+        if value not in names:
+            self.refuse(key, value, "one of " + ", ".join(names))
+        return names[value]
+
+    def must_be(self, key, wanted):
+        """Raise unless the value is the one that is understood, or absent."""
+        value = self.get(key, wanted)
+        if value != wanted or type(value) is bool and type(wanted) is not bool:
+            self.refuse(key, value, repr(wanted))
+
+    def divides(self, key, part, whole_key, whole):
+        if whole % part:
+            raise ValueError(f"{self.what}: {key} is {part}, which does not divide {whole_key} {whole}")
+
+    def group(self, key):
+        """The Fields of a value that is an object; absent or null is an empty one."""
+        value = self.get(key, {})
+        if type(value) is not dict:
+            self.refuse(key, value, "an object")
+        group = Fields(value, f"{self.what}: {key}", self.largest)
+        group.read = {"rope_type", "type"}
+        self.groups.append(group)
+        return group
+
+    def not_read(self):
+        """The keys that nothing read, sorted; raises for one that would change the numbers."""
+        for fields in [self] + self.groups:
+            for key in sorted(set(fields.values) - fields.read):
+                if fields is not self and fields.values[key] is not None:
+                    fields.refuse(key, fields.values[key], "no such key")
+                if key in NEUTRAL and fields.values[key] not in NEUTRAL[key]:
+                    fields.refuse(key, fields.values[key], repr(NEUTRAL[key][-1]))
+        return sorted(set(self.values) - self.read)
+
+
+# ---- the folder ----
+
+class FolderInfo(namedtuple("FolderInfo", ("family", "config", "rows", "buffers", "keys_not_read", "files",
+                                           "tensors", "prefix"))):
+    """What a folder holds: the Family, the ModelConfig, the rows that are its weights, the names of skipped
+    buffers, the config's keys that nothing read, the weight files' paths, the tensors, and the prefix of
+    their names.
+    """
+
+
+def inspect(folder):
+    """Read a folder's config and the headers of its tensors, and check one against the other -> FolderInfo.
+    No weight is decoded.
+
+    Raises ValueError with the file's name and the rule, FileNotFoundError where a file is missing.
+    """
+    path = os.path.join(folder, "config.json")
+    with open(path, "rb") as file:
+        values = parse(file.read(MAX_CONFIG_BYTES + 1), path) if _is_small(path) else None
+    if type(values) is not dict:
+        raise ValueError(f"{path}: expected an object of at most {MAX_CONFIG_BYTES} bytes")
+    weights_path = os.path.join(folder, "model.safetensors")
+    if not os.path.exists(weights_path) and os.path.exists(weights_path + ".index.json"):
+        raise ValueError(f"{folder}: the weights are in several files; only one model.safetensors is read")
+    tensors = read(weights_path)
+    family = _family(values, path)
+    prefix = family.prefix if any(name.startswith(family.prefix) for name in tensors) else ""
+
+    sizes = [size for name in tensors for size in tensors.shape(name)]
+    fields = Fields(values, path, max(sizes + [len(tensors)]))
+    config = _config(family, fields, path)
+    rows = [row._replace(tensor=_file_name(row.tensor, prefix)) for row in family.tensors(fields, config)]
+    keys_not_read = fields.not_read()
+    _check_tensors(tensors, rows, config, weights_path)
+    buffers = _buffers(tensors, rows, family, prefix, weights_path)
+    return FolderInfo(family, config, rows, buffers, keys_not_read, [weights_path], tensors, prefix)
+
+
+MAX_CONFIG_BYTES = 1_000_000
+
+
+def _is_small(path):
+    return os.path.getsize(path) <= MAX_CONFIG_BYTES
+
+
+def _family(values, path):
+    for family in FAMILIES:
+        if family.model_type == values.get("model_type"):
+            return family
+    raise ValueError(f"{path}: model_type is {values.get('model_type')!r}; pyres reads "
+                     + ", ".join(family.model_type for family in FAMILIES))
+
+
+def _config(family, fields, path):
+    """The family's config, with the file's name before any rule that the config breaks."""
+    try:
+        return family.config(fields)
+    except ValueError as error:
+        if str(error).startswith(path):
+            raise
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _file_name(tensor, prefix):
+    return tensor if tensor.startswith("lm_head.") else prefix + tensor
+
+
+def _row_shape(row, fits):
+    """The shape of a file tensor that holds the row's leaves, stacked along the outputs."""
+    shapes = [fits[leaf][0] for leaf in row.leaves]
+    stacked = (sum(leaf_shape[0] for leaf_shape in shapes),) + shapes[0][1:]
+    return stacked[::-1] if row.layout == "columns" else stacked
+
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def _check_tensors(tensors, rows, config, path):
+    """Raise ValueError unless every row's tensor is there, holds floats and has its shape."""
+    fits = dict(leaf_shapes(config))
+    for row in rows:
+        if row.tensor not in tensors:
+            raise ValueError(f"{path}: the weight {row.tensor} is missing")
+        wanted = _row_shape(row, fits)
+        if tensors.shape(row.tensor) != wanted:
+            raise ValueError(f"{path}: {row.tensor} has shape {tensors.shape(row.tensor)}, the config asks "
+                             f"for {wanted}")
+        if tensors.dtype(row.tensor) not in FLOATS:
+            raise ValueError(f"{path}: {row.tensor} holds {tensors.dtype(row.tensor)}; weights must be one "
+                             "of " + ", ".join(FLOATS))
+
+
+def _buffers(tensors, rows, family, prefix, path):
+    """The names of tensors that are no weights; raises ValueError for one that could be a weight."""
+    known = {row.tensor for row in rows}
+    buffers = []
+    for name in tensors:
+        bare = name[len(prefix):] if name.startswith(prefix) else name
+        if name in known or bare == "lm_head.weight":           # a second copy of a tied table: see load
+            continue
+        if tensors.dtype(name) in FLOATS and not family.buffers.fullmatch(bare):
+            raise ValueError(f"{path}: {name} is not a weight of {family.model_type}, and could be one; "
+                             "a folder with other weights is another model")
+        buffers.append(name)
+    return buffers
+
+
+def load(folder):
+    """Read a folder into a Model.
+
+    Raises ValueError as inspect does, and where the files hold an lm_head that differs from the embedding
+    it is said to be tied to.
+    """
+    info = inspect(folder)
+    found = {}
+    for row in info.rows:
+        tensor = info.tensors[row.tensor]
+        found.update(_split(row, tensor, dict(leaf_shapes(info.config))))
+    if "lm_head.weight" in info.tensors and "w_unembed" not in found:
+        if info.tensors["lm_head.weight"] != found["w_embed"]:
+            raise ValueError(f"{info.files[0]}: tie_word_embeddings is true, but lm_head.weight differs from "
+                             "the embedding; set it to false to use lm_head.weight")
+    name = os.path.basename(os.path.normpath(os.path.abspath(folder)))
+    return make_model(info.config, weights_from_leaves(info.config, found), name)
+
+
+def _split(row, tensor, fits):
+    """The leaves that a file tensor holds, as pairs (name, tensor)."""
+    if row.layout == "columns":
+        tensor = transpose(tensor)
+    pairs, begin = [], 0
+    for leaf in row.leaves:
+        end = begin + fits[leaf][0][0]
+        pairs.append((leaf, tensor[begin:end]))
+        begin = end
+    return pairs
+
+
+def weights_from_leaves(config, found):
+    """A ModelWeights from a dict of leaves by name; what is absent is None.
+
+    >>> from pyres.config import model_config
+    >>> config = model_config(2, 1, 4, 0, None)
+    >>> weights_from_leaves(config, {"w_embed": [[1, 2]], "final_norm.gain": [1, 1]}).final_norm
+    NormWeights(gain=[1, 1], bias=None)
+    """
+    def record(kind, name):
+        return kind(*[found.get(f"{name}.{field}") for field in kind.FIELDS])
+
+    def norm(norm_config, name):
+        return None if norm_config is None else record(NormWeights, name)
+
+    blocks = [BlockWeights(
+        norm(block.attn_norm, f"blocks.{i}.attn_norm"), record(AttentionWeights, f"blocks.{i}.attn"),
+        norm(block.attn_post_norm, f"blocks.{i}.attn_post_norm"), found.get(f"blocks.{i}.attn_multiplier"),
+        norm(block.mlp_norm, f"blocks.{i}.mlp_norm"), record(MLPWeights, f"blocks.{i}.mlp"),
+        norm(block.mlp_post_norm, f"blocks.{i}.mlp_post_norm"), found.get(f"blocks.{i}.mlp_multiplier"))
+        for i, block in enumerate(config.blocks)]
+    return ModelWeights(found.get("w_embed"), found.get("w_pos"), blocks,
+                        norm(config.final_norm, "final_norm"), found.get("w_unembed"),
+                        found.get("b_unembed"))
+
+
+def file_tensors(rows, weights):
+    """Weights, or gradients of the same structure, under the files' names and in their layouts, as a dict.
+
+    The way back of load: leaves that share a tensor are stacked again, and Conv1D's are turned over.
+    """
+    found = dict(leaves(weights))
+    tensors = {}
+    for row in rows:
+        stacked = [entry for leaf in row.leaves for entry in found[leaf]]
+        tensors[row.tensor] = transpose(stacked) if row.layout == "columns" else stacked
+    return tensors

@@ -1,0 +1,332 @@
+"""Nested lists as tensors: shapes, and the only inner product in the package.
+
+A tensor is a number, or a list of tensors of one shape.  A vector is `[n]`, a matrix `[rows][columns]`,
+and a weight has its outputs as rows, `w[d_out][d_in]`, so that `out[i] = dot(w[i], x)`.
+
+    check_numbers, check_length, check_rows    the three refusals: wrong type, wrong length, ragged
+    shape, shape_text                          the size of a tensor, and how a message writes it
+    is_nested, map_vectors, copied, zeros_like any depth, always by the last axis
+    add, subtract, multiply, scale             entry by entry; shapes must be equal
+    dot, matvec, linear, matmul                inner products
+    transpose, outer, sum_rows, columns_sum    the rest of what a backward pass needs
+
+Lengths are checked here, once per vector and never per entry; a shape that does not fit raises
+ValueError and never becomes a number.  Nothing is broadcast.
+
+>>> linear([[1, 2], [3, 4]], [[1, 0], [1, 1], [0, 2]])
+[[1, 3, 4], [3, 7, 8]]
+"""
+try:
+    from math import sumprod            # CPython 3.12 and newer
+except ImportError:
+    sumprod = None
+try:
+    from operator import mul
+except ImportError:                     # MicroPython
+
+    def mul(a, b):
+        return a * b
+
+__all__ = ["check_numbers", "check_length", "check_rows", "shape", "shape_text", "is_nested",
+           "map_vectors", "copied", "zeros_like", "add", "subtract", "multiply", "scale",
+           "dot", "matvec", "linear", "linear_backward", "matmul", "transpose", "outer", "sum_rows"]
+
+
+# ---- refusals ----
+
+NOT_NUMBERS = (bool, str, bytes, dict, type(None))
+
+
+def check_numbers(name, vector):
+    """Raise unless every entry of `vector` [n] is a number.
+
+    A bool or a string is a TypeError, because `True + True` and `"a" + "b"` would go through; a list
+    among numbers is a ValueError, because the tensor is ragged.
+
+    >>> check_numbers("add", [1, True])
+    Traceback (most recent call last):
+    TypeError: add: a bool stands where a number belongs
+    """
+    for kind in set(map(type, vector)):
+        if kind in NOT_NUMBERS:
+            raise TypeError(f"{name}: a {kind.__name__} stands where a number belongs")
+        if kind is list or kind is tuple:
+            raise ValueError(f"{name}: ragged: numbers and lists stand side by side")
+
+
+def check_length(name, what, vector, n):
+    """Raise ValueError unless `vector` has n entries; `what` says in the message whose length it is.
+
+    >>> check_length("linear", "the bias", [1, 2], 3)
+    Traceback (most recent call last):
+    ValueError: linear: the bias has length 2, expected 3
+    """
+    if len(vector) != n:
+        raise ValueError(f"{name}: {what} has length {len(vector)}, expected {n}")
+
+
+def check_rows(name, rows, n):
+    """Raise ValueError unless every row of `rows` [m][n] has n entries.
+
+    >>> check_rows("matvec", [[1, 2], [3]], 2)
+    Traceback (most recent call last):
+    ValueError: matvec: row 1 has length 1, expected 2
+    """
+    if set(map(len, rows)) - {n}:
+        for i, row in enumerate(rows):
+            check_length(name, f"row {i}", row, n)
+
+
+# ---- shapes ----
+
+def is_nested(x):
+    """Whether x is a list of lists; else it is a vector.  A number is neither, and raises TypeError.
+
+    >>> is_nested([[1, 2]]), is_nested([1, 2])
+    (True, False)
+    """
+    if not isinstance(x, (list, tuple)):
+        raise TypeError(f"expected a list of numbers, got {type(x).__name__}")
+    return len(x) > 0 and isinstance(x[0], (list, tuple))
+
+
+def shape(x):
+    """The shape of a tensor; ragged lists raise ValueError.
+
+    >>> shape([[1, 2, 3], [4, 5, 6]]), shape([1, 2]), shape(7)
+    ((2, 3), (2,), ())
+    >>> shape([[1, 2, 3], [4, 5]])
+    Traceback (most recent call last):
+    ValueError: shape: ragged: [0] has shape (3,), [1] has shape (2,)
+    """
+    if not isinstance(x, (list, tuple)):
+        check_numbers("shape", [x])
+        return ()
+    shapes = [shape(part) for part in x]
+    for i, other in enumerate(shapes):
+        if other != shapes[0]:
+            raise ValueError(f"shape: ragged: [0] has shape {shapes[0]}, [{i}] has shape {other}")
+    return (len(x),) + (shapes[0] if shapes else ())
+
+
+def shape_text(x):
+    """The shape as a message writes it; it never raises, and says where a tensor is ragged.
+
+    >>> shape_text([[1, 2], [3, 4]]), shape_text([[1, 2], [3]])
+    ('(2, 2)', '(2, ragged)')
+    """
+    try:
+        return str(shape(x))
+    except (TypeError, ValueError):
+        return f"({len(x)}, ragged)"
+
+
+# ---- any depth ----
+
+def map_vectors(name, f, x):
+    """f of every vector of x, at any depth: the last axis is the vector's.
+
+    >>> map_vectors("reverse", lambda v: v[::-1], [[1, 2], [3, 4, 5]])
+    [[2, 1], [5, 4, 3]]
+    """
+    if is_nested(x):
+        return [map_vectors(name, f, part) for part in x]
+    check_numbers(name, x)
+    return f(x)
+
+
+def copied(x):
+    """x again, in fresh lists.
+
+    >>> x = [[1, 2], [3, 4]]
+    >>> y = copied(x)
+    >>> y[0][0] = 9
+    >>> x
+    [[1, 2], [3, 4]]
+    """
+    return [copied(part) if isinstance(part, (list, tuple)) else part for part in x]
+
+
+def zeros_like(x):
+    """Zeros of x's shape and of its entries' types, in fresh lists.
+
+    >>> zeros_like([[1.5, 2.5], [3, -4]])
+    [[0.0, 0.0], [0, 0]]
+    """
+    if isinstance(x, (list, tuple)):
+        return [zeros_like(part) for part in x]
+    return 0.0 if type(x) is float else 0 * x       # 0 * inf would be nan
+
+
+# ---- entry by entry ----
+
+def add(x, y):
+    """x + y, entry by entry, at any depth.
+
+    >>> add([[1, 2], [3, 4]], [[10, 20], [30, 40]])
+    [[11, 22], [33, 44]]
+    >>> add([1, 2, 3], [10, 20])
+    Traceback (most recent call last):
+    ValueError: add: shapes (3,) and (2,) differ
+    """
+    if pairs_are_nested("add", x, y):
+        return [add(a, b) for a, b in zip(x, y)]
+    return [a + b for a, b in zip(x, y)]
+
+
+def subtract(x, y):
+    """x - y, entry by entry, at any depth.
+
+    >>> subtract([5, 7], [1, 2])
+    [4, 5]
+    """
+    if pairs_are_nested("subtract", x, y):
+        return [subtract(a, b) for a, b in zip(x, y)]
+    return [a - b for a, b in zip(x, y)]
+
+
+def multiply(x, y):
+    """x * y, entry by entry, at any depth.
+
+    >>> multiply([[1, 2]], [[3, 4]])
+    [[3, 8]]
+    """
+    if pairs_are_nested("multiply", x, y):
+        return [multiply(a, b) for a, b in zip(x, y)]
+    return [a * b for a, b in zip(x, y)]
+
+
+def pairs_are_nested(name, x, y):
+    """Whether x and y, of equal length, are both lists of lists; ValueError where they differ.
+
+    >>> pairs_are_nested("add", [[1]], [[2]])
+    True
+    """
+    nested = is_nested(x)
+    if nested != is_nested(y) or len(x) != len(y):
+        raise ValueError(f"{name}: shapes {shape_text(x)} and {shape_text(y)} differ")
+    return nested
+
+
+def scale(factor, x):
+    """factor * x, entry by entry, at any depth.
+
+    >>> scale(3, [[1, 2], [3, 4]])
+    [[3, 6], [9, 12]]
+    """
+    if is_nested(x):
+        return [scale(factor, part) for part in x]
+    return [factor * a for a in x]
+
+
+# ---- inner products ----
+# Everything below is made of `products`.  The length check stands outside its loop, because a checked
+# Python call per row would cost up to a tenth of a whole matrix product.
+
+if sumprod is None:
+
+    def products(rows, x):
+        return [sum(map(mul, row, x)) for row in rows]
+
+else:
+
+    def products(rows, x):
+        return [sumprod(row, x) for row in rows]
+
+
+def dot(u, v):
+    """The inner product of two vectors [n].
+
+    >>> dot([1, 2, 3], [4, 5, 6])
+    32
+    >>> dot([1, 2, 3], [4, 5])
+    Traceback (most recent call last):
+    ValueError: dot: the second vector has length 2, expected 3
+    """
+    check_length("dot", "the second vector", v, len(u))
+    return products([u], v)[0]
+
+
+def matvec(w, x):
+    """w x: w [d_out][d_in], x [d_in] -> [d_out].
+
+    >>> matvec([[1, 2], [3, 4], [5, 6]], [1, 10])
+    [21, 43, 65]
+    """
+    check_rows("matvec", w, len(x))
+    return products(w, x)
+
+
+def linear(x, w, b=None):
+    """Every row of x through the map w, plus b: x [n][d_in], w [d_out][d_in], b [d_out] or None
+    -> [n][d_out].
+
+        out[t][i] = dot(w[i], x[t]) + b[i]
+
+    >>> linear([[1, 2]], [[3, 4], [5, 6]], [10, 20])
+    [[21, 37]]
+    """
+    d_in = len(w[0]) if w else 0
+    check_rows("linear: the weight", w, d_in)
+    check_rows("linear: the input", x, d_in)
+    if b is None:
+        return [products(w, row) for row in x]
+    check_length("linear", "the bias", b, len(w))
+    return [[a + c for a, c in zip(products(w, row), b)] for row in x]
+
+
+def linear_backward(d_out, x, w, b=None):
+    """Return (d_x, d_w, d_b), given d_out [n][d_out], the gradient at linear's output; d_b is None
+    where b is.
+
+    Each is a matrix product again, and so made of inner products alone:
+
+        d_x[t][j] = sum over i of d_out[t][i] * w[i][j]
+        d_w[i][j] = sum over t of d_out[t][i] * x[t][j]
+        d_b[i]    = sum over t of d_out[t][i]
+
+    >>> linear_backward([[1, 10]], [[2, 3]], [[4, 5], [6, 7]], [0, 0])
+    ([[64, 75]], [[2, 3], [20, 30]], [1, 10])
+    """
+    check_length("linear_backward", "d_out", d_out, len(x))
+    d_x = linear(d_out, transpose(w))
+    d_w = linear(transpose(d_out), transpose(x))
+    return d_x, d_w, None if b is None else sum_rows(d_out)
+
+
+def matmul(a, b):
+    """a b: a [n][m], b [m][p] -> [n][p].
+
+    >>> matmul([[1, 2], [3, 4]], [[5, 6], [7, 8]])
+    [[19, 22], [43, 50]]
+    """
+    return linear(a, transpose(b))
+
+
+def transpose(x):
+    """Columns as rows: x [n][m] -> [m][n], fresh lists.
+
+    >>> transpose([[1, 2, 3], [4, 5, 6]])
+    [[1, 4], [2, 5], [3, 6]]
+    """
+    check_rows("transpose", x, len(x[0]) if x else 0)
+    return [list(column) for column in zip(*x)]
+
+
+def outer(u, v):
+    """u vᵀ: u [n], v [m] -> [n][m].
+
+    >>> outer([1, 2], [3, 4, 5])
+    [[3, 4, 5], [6, 8, 10]]
+    """
+    return [[a * b for b in v] for a in u]
+
+
+def sum_rows(rows):
+    """The sum of equally long rows: rows [n][m], n >= 1 -> [m].
+
+    >>> sum_rows([[1, 2], [3, 4], [5, 6]])
+    [9, 12]
+    """
+    check_rows("sum_rows", rows, len(rows[0]))
+    return [sum(column) for column in zip(*rows)]

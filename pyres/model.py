@@ -1,0 +1,392 @@
+"""A whole model: embed, blocks, final norm, unembed; its run record; its backward.
+
+    x[0]    = embed_multiplier * w_embed[token] + w_pos[position]
+    x[k+1]  = the blocks, in order
+    normed  = N(x[last])
+    logits  = logit_multiplier * w_unembed normed + b_unembed        then perhaps a soft cap
+
+Writers are `embed`, `L0.attn`, `L0.mlp`, `L1.attn`, ... : 1 + 2 * n_layers of them.  A state has the name of
+the writer before it.  A parallel block has no state between its two writers.
+
+    Model, make_model          name, config, weights, tokenizer
+    Run, run                   what happened: every update that was added, every state
+    sum_check                  the proof that embed + updates = final, for this run
+    carried_writers            what holds instead under post-norm
+    run_backward               gradients from any gradient at the logits
+    loss_and_gradients         from the cross entropy of the next tokens
+
+>>> from pyres.config import attention_config, block_config, model_config
+>>> from pyres.weights import random_weights
+>>> config = model_config(d_model=4, d_vocab=5, n_ctx=8, n_layers=2,
+...                       block=block_config(8, attention_config(n_heads=2, d_head=2)))
+>>> r = run(make_model(config, random_weights(config, std=0.5)), [3, 1, 4])
+>>> [name for name, update in r.writers]
+['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp']
+>>> check = sum_check(r)
+>>> check.rule, check.ok
+('embed + sum of updates = final', True)
+"""
+from collections import namedtuple
+
+from .blocks import StateGradient, block_backward, block_steps, norm_backward, norm_steps
+from .edits import (check_edits, edit_of_state, edit_state, edit_update,
+                    edit_update_backward, edits_of_block, edits_of_writer)
+from .linalg import add, linear, linear_backward, scale, sum_rows, zeros_like
+from .loss import cross_entropy, cross_entropy_backward, next_token_targets
+from .norms import affine
+from .scalar import check_constant, is_exact, tanh
+from .stream import add_residual
+from .weights import ModelWeights, check_weights
+
+__all__ = ["Model", "make_model", "writer_names", "head_names", "state_names", "Run", "run",
+           "SumCheck", "sum_check", "carried_writers", "run_backward", "loss_and_gradients"]
+
+
+# ---- the model ----
+
+class Model(namedtuple("Model", ("name", "config", "weights", "tokenizer"))):
+    """name, a str; config ModelConfig; weights ModelWeights; tokenizer, with encode and decode, or None."""
+
+
+def make_model(config, weights, name="unnamed", tokenizer=None):
+    """A Model whose weights fit its config; raises by name where they do not (see weights.check_weights).
+
+    >>> from pyres.config import model_config
+    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None, final_norm=False)
+    >>> make_model(config, ModelWeights([[1, 0]], None, [], None, None, None))
+    Traceback (most recent call last):
+    ValueError: check_weights: w_embed has shape (1, 2), the config asks for (2, 2)
+    """
+    check_weights(config, weights)
+    return Model(name, config, weights, tokenizer)
+
+
+def writer_names(config):
+    """Everything that adds to the stream, in order: 1 + 2 * n_layers names.
+
+    >>> from pyres.config import model_config
+    >>> len(writer_names(model_config(4, 10, 8, n_layers=32, block=None)))
+    65
+    """
+    return ["embed"] + [f"L{i}.{branch}" for i in range(len(config.blocks)) for branch in ("attn", "mlp")]
+
+
+def head_names(config):
+    """Every attention head: `L0.attn.H0` and so on."""
+    return [f"L{i}.attn.H{h}" for i, block in enumerate(config.blocks)
+            for h in range(block.attention.n_heads)]
+
+
+def state_names(config):
+    """Every state: the writers' names, less `attn` of a parallel block."""
+    return [name for name in writer_names(config) if not _is_inside_parallel(config, name)]
+
+
+def _is_inside_parallel(config, name):
+    layer, _, branch = name.partition(".")
+    return branch == "attn" and config.blocks[int(layer[1:])].placement == "parallel"
+
+
+# ---- forward ----
+
+class Run(namedtuple("Run", ("model", "edits", "tokens", "writers", "states", "normed", "logits", "steps"))):
+    """One run of a model.
+
+    model, edits    what was run, and what was done to it
+    tokens          [n_tokens] ids
+    writers         pairs (name, update [n_tokens][d_model]): what was added, after norms, multipliers, edits
+    states          pairs (name, stream [n_tokens][d_model])
+    normed          [n_tokens][d_model], the final norm's output
+    logits          [n_tokens][d_vocab]
+    steps           ModelSteps
+    """
+
+
+class ModelSteps(namedtuple("ModelSteps", ("blocks", "final_norm", "raw_logits"))):
+    """blocks, a list of BlockSteps; final_norm NormSteps; raw_logits [n_tokens][d_vocab], before a soft cap."""
+
+
+def run(model, tokens_or_text, edits=()):
+    """Run a model over one sequence -> Run.
+
+    tokens_or_text is a list of ids, or a text where the model has a tokenizer.  edits are made by scale,
+    replace, set_pattern and set_state; the model is not changed by them, nor is the next run.
+
+    Raises ValueError for an id outside the vocabulary, an empty or too long sequence, an edit of a writer
+    that is not there; TypeError for an id that is no int.
+    """
+    config, w = model.config, model.weights
+    tokens = token_ids(model, tokens_or_text)
+    edits = list(edits)
+    check_edits(edits, writer_names(config), head_names(config), state_names(config))
+
+    update = edit_update(embed(config, w, tokens), edits_of_writer(edits, "embed"))
+    x = edit_state(add_residual(zeros_like(update), update), edit_of_state(edits, "embed"))
+    writers, states, blocks = [("embed", update)], [("embed", x)], []
+    for i, block in enumerate(config.blocks):
+        steps = block_steps(x, w.blocks[i], block, edits_of_block(edits, i))
+        x = steps.resid_post
+        blocks.append(steps)
+        writers += [(f"L{i}.attn", steps.attn_out), (f"L{i}.mlp", steps.mlp_out)]
+        states += [(f"L{i}.attn", steps.resid_mid)] if steps.resid_mid is not None else []
+        states += [(f"L{i}.mlp", x)]
+
+    final_norm = norm_steps(x, w.final_norm, config.final_norm)
+    raw_logits = unembed(config, w, final_norm.out)
+    logits = soft_capped(raw_logits, config.logit_soft_cap)
+    return Run(model, edits, tokens, writers, states, final_norm.out, logits,
+               ModelSteps(blocks, final_norm, raw_logits))
+
+
+def token_ids(model, tokens_or_text):
+    """The ids of a sequence, checked against the model's vocabulary and context."""
+    tokens = tokens_or_text
+    if isinstance(tokens, str):
+        if model.tokenizer is None:
+            raise ValueError(f"run: the model {model.name!r} has no tokenizer; give a list of token ids")
+        tokens = model.tokenizer.encode(tokens)
+    for t, token in enumerate(tokens):
+        if type(token) is not int:
+            raise TypeError(f"run: token {t} is {token!r}; a token is an int")
+        if not 0 <= token < model.config.d_vocab:
+            raise ValueError(f"run: token {t} is {token}, the vocabulary has {model.config.d_vocab} "
+                             f"(0 to {model.config.d_vocab - 1})")
+    if not 1 <= len(tokens) <= model.config.n_ctx:
+        raise ValueError(f"run: the sequence has {len(tokens)} tokens, the model takes 1 to "
+                         f"{model.config.n_ctx}")
+    return list(tokens)
+
+
+def embed(config, w, tokens):
+    """The first update: each token's row of w_embed, times a multiplier, plus its position's row of w_pos:
+    tokens [n_tokens] -> [n_tokens][d_model].
+
+    >>> from pyres.config import model_config
+    >>> config = model_config(2, 3, 4, 0, None, embed_multiplier=10)
+    >>> embed(config, ModelWeights([[0, 1], [2, 3], [4, 5]], [[7, 7], [8, 8]], [], None, None, None), [2, 0])
+    [[47, 57], [8, 18]]
+    """
+    rows = [list(w.w_embed[token]) for token in tokens]
+    if config.embed_multiplier is not None:
+        check_constant("embed: the embedding multiplier", config.embed_multiplier, rows[0][0])
+        rows = scale(config.embed_multiplier, rows)
+    return rows if w.w_pos is None else add(rows, w.w_pos[:len(tokens)])
+
+
+def unembed(config, w, normed):
+    """logit_multiplier * w_unembed normed + b_unembed: normed [n_tokens][d_model] -> [n_tokens][d_vocab].
+    Where w_unembed is None, it is tied to w_embed.
+    """
+    logits = linear(normed, w.w_embed if w.w_unembed is None else w.w_unembed)
+    if config.logit_multiplier is not None:
+        check_constant("unembed: the logit multiplier", config.logit_multiplier, logits[0][0])
+        logits = scale(config.logit_multiplier, logits)
+    return logits if w.b_unembed is None else [add(row, w.b_unembed) for row in logits]
+
+
+def soft_capped(logits, cap):
+    """cap * tanh(logit / cap), which is nearly the logit where it is small and never beyond cap.
+
+    >>> soft_capped([[0.0, 1e9]], 30.0)
+    [[0.0, 30.0]]
+    """
+    if cap is None:
+        return logits
+    check_constant("soft_capped: the cap", cap, logits[0][0])
+    return [[cap * tanh(a / cap) for a in row] for row in logits]
+
+
+# ---- the sum ----
+
+class SumCheck(namedtuple("SumCheck", ("rule", "error", "tolerance", "ok", "exact"))):
+    """Whether the writes sum to the final stream.
+
+    rule         what was added up, in words
+    error        the largest difference from the final stream
+    tolerance    what rounding can explain, 0 in exact numbers
+    ok           error <= tolerance
+    exact        whether every number was an int or a rational, so that the sum holds with ==
+    """
+
+
+ROUNDING = 2.0 ** -52
+
+
+def sum_check(run_record):
+    """Add up what a run's writers wrote and compare it with the final stream -> SumCheck.
+
+    After set_state the sum begins at the state that was set.  Under post-norm the updates do not sum to the
+    final stream; what does is carried_writers, and the rule says so.
+
+    The sum is taken from the last writer to the first, the other way round than the run added, so the
+    check can fail.  Rounding explains one unit in the last place of every partial sum: with n terms,
+    n * 2**-52 times the sum of their sizes.
+    """
+    rule, terms = sum_terms(run_record)
+    _, final = run_record.states[-1]
+    error, tolerance, exact, finite = 0, 0, True, True
+    for t, row in enumerate(final):
+        for i, want in enumerate(row):
+            entries = [term[t][i] for _, term in reversed(terms)]
+            size = sum([abs(a) for a in entries])
+            difference = abs(sum(entries) - want)
+            finite = finite and difference == difference and size - size == 0
+            exact = exact and is_exact(want)
+            error = max(error, difference)
+            tolerance = max(tolerance, 0 if is_exact(want) else len(entries) * ROUNDING * float(size))
+    return SumCheck(rule, error, tolerance, finite and error <= tolerance, exact)
+
+
+def sum_terms(run_record):
+    """Return (rule, pairs (name, [n_tokens][d_model])) of the terms that sum to the final stream."""
+    set_states = [name for name, _ in run_record.states
+                  if edit_of_state(run_record.edits, name) is not None]
+    if any(block.placement == "post_norm" for block in run_record.model.config.blocks):
+        start = f"the state set at {set_states[-1]}" if set_states else "embed"
+        return (f"{start} + updates, each carried through the norms after it, + the norms' biases = final",
+                carried_writers(run_record))
+    if not set_states:
+        return "embed + sum of updates = final", run_record.writers
+    last = set_states[-1]
+    names = [name for name, _ in run_record.writers]
+    later = run_record.writers[names.index(last) + 1:]
+    return (f"the state set at {last} + later updates = final",
+            [(last, dict(run_record.states)[last])] + later)
+
+
+def carried_writers(run_record):
+    """What each writer's update has become in the final stream, as pairs (name, [n_tokens][d_model]).
+
+    With the divisors that the run had, a norm on the stream is affine.  So every write that passes it is
+    centred (LayerNorm only), divided by the norm's scale and multiplied by its gain, and the norm's bias
+    is a writer of its own, `L0.attn.norm_bias`.  These sum to the final stream.  Where no norm stands on
+    the stream they are the updates themselves.
+    """
+    states, config = run_record.states, run_record.model.config
+    carried = _after_set_state(run_record, "embed", run_record.writers[:1])
+    for i, block in enumerate(run_record.steps.blocks):
+        for branch, update in (("attn", block.attn_out), ("mlp", block.mlp_out)):
+            name = f"L{i}.{branch}"
+            carried = carried + [(name, update)]
+            if config.blocks[i].placement == "post_norm":
+                norm = getattr(block, f"{branch}_post_norm")
+                w = getattr(run_record.model.weights.blocks[i], f"{branch}_post_norm")
+                carried = _through_norm(carried, norm, w, f"{name}.norm_bias")
+            carried = _after_set_state(run_record, name, carried)
+    return carried
+
+
+def _through_norm(carried, norm, w, bias_name):
+    """Every carried write through one norm with its scales frozen, and the norm's bias as one more."""
+    if norm.scale is None:
+        return carried
+    through = [(name, [_frozen(row, norm.mean is not None, divisor, w.gain)
+                       for row, divisor in zip(rows, norm.scale)]) for name, rows in carried]
+    if w.bias is not None:
+        through.append((bias_name, [list(w.bias) for _ in norm.x]))
+    return through
+
+
+def _frozen(row, centred, divisor, gain):
+    mean = sum(row) / len(row) if centred else 0
+    return affine([(a - mean) / divisor for a in row], gain, None)
+
+
+def _after_set_state(run_record, name, carried):
+    """The state itself where it was overwritten, else what was carried so far."""
+    edit = edit_of_state(run_record.edits, name)
+    return carried if edit is None else [(name, edit.stream)]
+
+
+# ---- backward ----
+
+def run_backward(d_logits, run_record):
+    """Return (gradients, stream), given d_logits [n_tokens][d_vocab], the gradient of anything at a run's
+    logits.
+
+    gradients is a ModelWeights; stream is a list of pairs (state's name, StateGradient), one for each
+    state of the run, in order.  At an edited run these are the edited run's.
+    """
+    model, edits, steps = run_record.model, run_record.edits, run_record.steps
+    config, w = model.config, model.weights
+    d_normed, d_w_unembed, d_b_unembed = unembed_backward(d_logits, run_record)
+    # forward: normed = N(x[last])
+    d_x, d_final_norm = norm_backward(d_normed, steps.final_norm, w.final_norm, config.final_norm)
+
+    names = [name for name, _ in run_record.states]
+    stream, d_blocks = [StateGradient(d_x, None, None)], []
+    for i in reversed(range(len(config.blocks))):
+        of_block = block_backward(stream[0].total, steps.blocks[i], w.blocks[i], config.blocks[i],
+                                  edits_of_block(edits, i))
+        d_blocks = [of_block.weights] + d_blocks
+        stream = [of_block.resid_pre] + ([of_block.resid_mid] if of_block.resid_mid else []) + stream
+
+    d_embed = stream[0].total
+    if edit_of_state(edits, "embed") is not None:
+        d_embed = zeros_like(d_embed)
+    d_w_embed, d_w_pos = embed_backward(
+        edit_update_backward(d_embed, edits_of_writer(edits, "embed")), config, w, run_record.tokens)
+    if w.w_unembed is None:
+        # forward: the table is read twice, by embed and by unembed
+        d_w_embed, d_w_unembed = add(d_w_embed, d_w_unembed), None
+    gradients = ModelWeights(d_w_embed, d_w_pos, d_blocks, d_final_norm, d_w_unembed, d_b_unembed)
+    return gradients, list(zip(names, stream))
+
+
+def unembed_backward(d_logits, run_record):
+    """Return (d_normed, d_w_unembed, d_b_unembed), given the gradient at a run's logits."""
+    config, w = run_record.model.config, run_record.model.weights
+    # forward: logits = soft_capped(raw_logits), and tanh' = 1 - tanh²
+    cap = config.logit_soft_cap
+    if cap is not None:
+        d_logits = [[d * (1 - (a / cap) * (a / cap)) for d, a in zip(d_row, row)]
+                    for d_row, row in zip(d_logits, run_record.logits)]
+    # forward: raw_logits = logit_multiplier * w_unembed normed + b_unembed
+    d_b_unembed = None if w.b_unembed is None else sum_rows(d_logits)
+    if config.logit_multiplier is not None:
+        d_logits = scale(config.logit_multiplier, d_logits)
+    table = w.w_embed if w.w_unembed is None else w.w_unembed
+    d_normed, d_table, _ = linear_backward(d_logits, run_record.normed, table)
+    return d_normed, d_table, d_b_unembed
+
+
+def embed_backward(d_out, config, w, tokens):
+    """Return (d_w_embed, d_w_pos), given d_out [n_tokens][d_model], the gradient at embed's output.
+
+    A token that occurs twice was read twice, so its row's gradients add.
+
+    >>> from pyres.config import model_config
+    >>> w = ModelWeights([[0, 0], [0, 0]], None, [], None, None, None)
+    >>> embed_backward([[1, 2], [10, 20]], model_config(2, 2, 4, 0, None), w, [1, 1])
+    ([[0, 0], [11, 22]], None)
+    """
+    d_w_embed = zeros_like(w.w_embed)
+    # forward: rows = embed_multiplier * w_embed[token]
+    d_rows = d_out if config.embed_multiplier is None else scale(config.embed_multiplier, d_out)
+    for token, d_row in zip(tokens, d_rows):
+        d_w_embed[token] = add(d_w_embed[token], d_row)
+    if w.w_pos is None:
+        return d_w_embed, None
+    # forward: + w_pos[position]
+    return d_w_embed, [list(row) for row in d_out] + zeros_like(w.w_pos[len(tokens):])
+
+
+def loss_and_gradients(model, tokens, targets=None, edits=()):
+    """Return (loss, gradients, stream) of the cross entropy of a run.
+
+    tokens [n_tokens] ids; targets [n_tokens] of ids or None, by default the next tokens.  loss is the mean
+    over the targets that count, in nats; gradients a ModelWeights; stream pairs (state's name,
+    StateGradient).
+
+    >>> from pyres.config import model_config
+    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None, final_norm=False)
+    >>> model = make_model(config, ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None))
+    >>> loss, gradients, stream = loss_and_gradients(model, [1, 0])
+    >>> stream[0][0], gradients.w_embed                # the logits at 0 are equal, and token 0 comes next
+    ('embed', [[0.0, 0.0], [-0.5, 0.0]])
+    """
+    r = run(model, tokens, edits)
+    targets = next_token_targets(r.tokens) if targets is None else targets
+    loss = cross_entropy(r.logits, targets)
+    gradients, stream = run_backward(cross_entropy_backward(1, r.logits, targets), r)
+    return loss, gradients, stream
