@@ -44,10 +44,10 @@ __version__ = "0.1.0"
 
 def __getattr__(name):
     """What opens files is imported on first use, so that `import pyres` stays small."""
-    if name in ("load", "files"):
-        from . import files
-        return files if name == "files" else files.load
-    if name == "study":
-        from . import study
-        return study
+    if name in ("files", "study"):
+        import importlib
+        return importlib.import_module("." + name, __name__)
+    if name == "load":
+        from .files import load
+        return load
     raise AttributeError(f"module 'pyres' has no attribute {name!r}")

@@ -29,7 +29,7 @@ from .edits import edit_update, edit_update_backward
 from .linalg import (add, check_length, check_numbers, check_rows, linear, linear_backward, products,
                      scale, shape_text, transpose, zeros_like)
 from .norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
-from .nonlinear import softmax, softmax_backward_from
+from .nonlinear import softmax_backward_from, softmax_vector
 from .rotary import angles, rotate, rotate_backward
 from .scalar import check_constant, root_of_count, tanh
 from .weights import AttentionWeights
@@ -84,7 +84,7 @@ def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=No
     ([[[0.0, None], [0.0, 0.0]]], [[[1.0, 0.0], [0.5, 0.5]]])
     """
     group = _group_size(q, k, v)
-    columns = [transpose(v_head) for v_head in v]       # one list a channel, so that a mean is a product
+    columns = [list(zip(*v_head)) for v_head in v]      # one tuple a channel, so that a mean is a product
     all_scores, all_patterns, mixed = [], [], []
     for i, q_head in enumerate(q):
         k_head, v_columns = k[i // group], columns[i // group]
@@ -105,11 +105,16 @@ def _group_size(q, k, v):
     if not q or not k or len(k) != len(v) or len(q) % len(k):
         raise ValueError(f"attend: {len(q)} query heads cannot share {len(k)} key and {len(v)} value heads "
                          "evenly")
-    for name, heads, like in (("queries", q, q), ("keys", k, k), ("values", v, k)):
-        for head in heads:
-            check_length(f"attend: the {name}", "a head", head, len(like[0]))
-            check_rows(f"attend: the {name}", head, len((v if name == "values" else q)[0][0]))
+    _check_heads("queries", q, len(q[0]), len(q[0][0]))
+    _check_heads("keys", k, len(k[0]), len(q[0][0]))
+    _check_heads("values", v, len(k[0]), len(v[0][0]))
     return len(q) // len(k)
+
+
+def _check_heads(what, heads, n_rows, width):
+    for head in heads:
+        check_length(f"attend: the {what}", "a head", head, n_rows)
+        check_rows("attend: a head's " + what, head, width)
 
 
 def _checked_pattern(pattern, n_queries, n_keys):
@@ -123,7 +128,6 @@ def _checked_pattern(pattern, n_queries, n_keys):
 
 def _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap):
     """One head's scores (None where unseen) and pattern (0 where unseen), [n_queries][n_keys] each."""
-    n_keys = len(k_head)
     factor = score_factor(q_head, multiplier)
     scores, pattern = [], []
     for q_t, (first, end) in zip(q_head, spans):
@@ -131,10 +135,15 @@ def _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap):
         if soft_cap is not None:
             check_constant("attend: soft_cap", soft_cap, row[0])
             row = [soft_cap * tanh(s / soft_cap) for s in row]
-        p = softmax(row)
-        scores.append([None] * first + row + [None] * (n_keys - end))
-        pattern.append(_padded(p, first, n_keys - end))
+        p = softmax_vector(row)
+        scores.append(_padded(row, first, len(k_head), None))
+        pattern.append(_padded(p, first, len(k_head), zeros_like(p[0])))
     return scores, pattern
+
+
+def _padded(row, first, n_keys, filler):
+    """The row as it stands among n_keys, with the filler where the query sees nothing."""
+    return [filler] * first + row + [filler] * (n_keys - first - len(row))
 
 
 def score_factor(q_head, multiplier):
@@ -150,16 +159,13 @@ def score_factor(q_head, multiplier):
     return multiplier
 
 
-def _padded(row, before, after):
-    zero = zeros_like(row[0])
-    return [zero] * before + row + [zero] * after
-
-
 def _over_span(columns, row, span):
     """sum over s in the span of row[s] * value[s]; what a query does not see is left out, so that an
     infinity there cannot reach it."""
     first, end = span
-    return products([column[first:end] for column in columns], row[first:end])
+    if end - first < len(row):
+        columns, row = [column[first:end] for column in columns], row[first:end]
+    return products(columns, row)
 
 
 def attend(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, patterns=None):
@@ -194,16 +200,17 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
     check_length("attend_backward", "d_mixed", d_mixed, len(q))
     d_q, d_k, d_v = [], [], []
     for i, d_head in enumerate(d_mixed):
+        k_head, v_head = k[i // group], v[i // group]
         # forward: mixed[t] = sum over s of p[t][s] * v[s]
         of_v = linear(transpose(steps.pattern[i]), transpose(d_head))
         if steps.scores[i] is None:
-            of_q, of_k = zeros_like(q[i]), zeros_like(k[i // group])
+            of_q, of_k = zeros_like(q[i]), zeros_like(k_head)
         else:
-            d_scores = [_score_row_backward(d_head[t], steps, i, t, causal, window, soft_cap)
-                        for t in range(len(d_head))]
+            spans = [seen(t, len(q[i]), len(k_head), causal, window) for t in range(len(q[i]))]
+            d_scores = _scores_backward(d_head, steps.scores[i], steps.pattern[i], v_head, spans, soft_cap)
             # forward: score[t][s] = factor * dot(q[t], k[s])
             factor = score_factor(q[i], multiplier)
-            of_q = scale(factor, linear(d_scores, transpose(k[i // group])))
+            of_q = scale(factor, linear(d_scores, transpose(k_head)))
             of_k = scale(factor, linear(transpose(d_scores), transpose(q[i])))
         d_q.append(of_q)
         # forward: head i reads key/value head i // group, so a group's gradients meet
@@ -213,18 +220,18 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
     return d_q, d_k, d_v
 
 
-def _score_row_backward(d_mixed_t, steps, i, t, causal, window, soft_cap):
-    """The gradient at query t's scores in head i, [n_keys], before the multiplier."""
-    v_head = steps.v[i * len(steps.v) // len(steps.q)]
-    first, end = seen(t, len(steps.q[i]), len(v_head), causal, window)
-    # forward: mixed[t] = sum over s of p[t][s] * v[s]; p[t] = softmax(score[t])
-    d_p = products(v_head[first:end], d_mixed_t)
-    d_row = softmax_backward_from(d_p, steps.pattern[i][t][first:end])
-    if soft_cap is not None:
-        # forward: score = c * tanh(raw / c), and tanh' = 1 - tanh²
-        d_row = [d * (1 - (s / soft_cap) * (s / soft_cap))
-                 for d, s in zip(d_row, steps.scores[i][t][first:end])]
-    return _padded(d_row, first, len(v_head) - end)
+def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap):
+    """The gradient at one head's scores before the multiplier, [n_queries][n_keys], 0 where unseen."""
+    d_scores = []
+    for d_t, s_t, p_t, (first, end) in zip(d_mixed, scores, pattern, spans):
+        # forward: mixed[t] = sum over s of p[t][s] * v[s]; p[t] = softmax(score[t])
+        d_p = products(v_head[first:end], d_t)
+        d_row = softmax_backward_from(d_p, p_t[first:end])
+        if soft_cap is not None:
+            # forward: score = c * tanh(raw / c), and tanh' = 1 - tanh²
+            d_row = [d * (1 - (s / soft_cap) * (s / soft_cap)) for d, s in zip(d_row, s_t[first:end])]
+        d_scores.append(_padded(d_row, first, len(v_head), zeros_like(p_t[0])))
+    return d_scores
 
 
 # ---- around it ----

@@ -38,8 +38,8 @@ from .edits import NO_EDITS, edit_state, edit_update, edit_update_backward
 from .linalg import add, check_length, multiply, scale, sum_rows, zeros_like
 from .mlp import mlp_backward, mlp_steps
 from .norms import (affine, frozen_layer_norm, frozen_layer_norm_backward, frozen_rms_norm,
-                    frozen_rms_norm_backward, layer_norm_backward, layer_norm_parts, rms_norm_backward,
-                    rms_norm_parts)
+                    frozen_rms_norm_backward, layer_norm_backward_from, layer_norm_parts,
+                    rms_norm_backward_from, rms_norm_parts)
 from .scalar import check_constant
 from .stream import add_residual
 from .weights import BlockWeights, NormWeights
@@ -103,12 +103,12 @@ def norm_backward(d_out, steps, w, config):
         if config.scale is not None:
             d_x, _, *d_w = frozen_layer_norm_backward(d_out, steps.x, steps.scale, w.gain, w.bias)
         else:
-            d_x, *d_w = layer_norm_backward(d_out, steps.x, w.gain, w.bias, config.eps)
+            d_x, *d_w = layer_norm_backward_from(d_out, steps.scale, steps.normalized, w.gain, w.bias)
         return d_x, NormWeights(*d_w)
     if config.scale is not None:
         d_x, _, d_gain = frozen_rms_norm_backward(d_out, steps.x, steps.scale, w.gain)
     else:
-        d_x, d_gain = rms_norm_backward(d_out, steps.x, w.gain, config.eps)
+        d_x, d_gain = rms_norm_backward_from(d_out, steps.scale, steps.normalized, w.gain)
     return d_x, NormWeights(d_gain, None)
 
 

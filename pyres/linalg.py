@@ -3,6 +3,7 @@
 A tensor is a number, or a list of tensors of one shape.  A vector is `[n]`, a matrix `[rows][columns]`,
 and a weight has its outputs as rows, `w[d_out][d_in]`, so that `out[i] = dot(w[i], x)`.
 
+    all_floats                                 the usual case, asked quickly
     check_numbers, check_length, check_rows    the three refusals: wrong type, wrong length, ragged
     shape, shape_text                          the size of a tensor, and how a message writes it
     is_nested, map_vectors, copied, zeros_like any depth, always by the last axis
@@ -21,13 +22,19 @@ try:
 except ImportError:
     sumprod = None
 try:
-    from operator import mul
+    from operator import add as plus, mul as times, sub as minus
 except ImportError:                     # MicroPython
 
-    def mul(a, b):
+    def plus(a, b):
+        return a + b
+
+    def minus(a, b):
+        return a - b
+
+    def times(a, b):
         return a * b
 
-__all__ = ["check_numbers", "check_length", "check_rows", "shape", "shape_text", "is_nested",
+__all__ = ["all_floats", "check_numbers", "check_length", "check_rows", "shape", "shape_text", "is_nested",
            "map_vectors", "copied", "zeros_like", "add", "subtract", "multiply", "scale",
            "dot", "matvec", "linear", "linear_backward", "matmul", "transpose", "outer", "sum_rows"]
 
@@ -35,6 +42,15 @@ __all__ = ["check_numbers", "check_length", "check_rows", "shape", "shape_text",
 # ---- refusals ----
 
 NOT_NUMBERS = (bool, str, bytes, dict, type(None))
+
+
+def all_floats(vector):
+    """Whether every entry of a vector is a float; the fastest way to ask.
+
+    >>> all_floats([1.0, 2.5]), all_floats([1.0, True])
+    (True, False)
+    """
+    return list(map(type, vector)).count(float) == len(vector)
 
 
 def check_numbers(name, vector):
@@ -47,6 +63,8 @@ def check_numbers(name, vector):
     Traceback (most recent call last):
     TypeError: add: a bool stands where a number belongs
     """
+    if all_floats(vector):
+        return
     for kind in set(map(type, vector)):
         if kind in NOT_NUMBERS:
             raise TypeError(f"{name}: a {kind.__name__} stands where a number belongs")
@@ -72,7 +90,7 @@ def check_rows(name, rows, n):
     Traceback (most recent call last):
     ValueError: matvec: row 1 has length 1, expected 2
     """
-    if set(map(len, rows)) - {n}:
+    if list(map(len, rows)).count(n) != len(rows):
         for i, row in enumerate(rows):
             check_length(name, f"row {i}", row, n)
 
@@ -171,7 +189,7 @@ def add(x, y):
     """
     if pairs_are_nested("add", x, y):
         return [add(a, b) for a, b in zip(x, y)]
-    return [a + b for a, b in zip(x, y)]
+    return list(map(plus, x, y))
 
 
 def subtract(x, y):
@@ -182,7 +200,7 @@ def subtract(x, y):
     """
     if pairs_are_nested("subtract", x, y):
         return [subtract(a, b) for a, b in zip(x, y)]
-    return [a - b for a, b in zip(x, y)]
+    return list(map(minus, x, y))
 
 
 def multiply(x, y):
@@ -193,7 +211,7 @@ def multiply(x, y):
     """
     if pairs_are_nested("multiply", x, y):
         return [multiply(a, b) for a, b in zip(x, y)]
-    return [a * b for a, b in zip(x, y)]
+    return list(map(times, x, y))
 
 
 def pairs_are_nested(name, x, y):
@@ -226,7 +244,7 @@ def scale(factor, x):
 if sumprod is None:
 
     def products(rows, x):
-        return [sum(map(mul, row, x)) for row in rows]
+        return [sum(map(times, row, x)) for row in rows]
 
 else:
 
@@ -272,7 +290,7 @@ def linear(x, w, b=None):
     if b is None:
         return [products(w, row) for row in x]
     check_length("linear", "the bias", b, len(w))
-    return [[a + c for a, c in zip(products(w, row), b)] for row in x]
+    return [list(map(plus, products(w, row), b)) for row in x]
 
 
 def linear_backward(d_out, x, w, b=None):

@@ -18,10 +18,10 @@ not positive.  Maximum and relu compare complex numbers by the real part, so tha
 """
 import math
 
-from .linalg import check_length, is_nested, map_vectors
-from .scalar import check_constant, erf, exp, log, real, tanh
+from .linalg import check_length, dot, is_nested, map_vectors, multiply
+from .scalar import erf, exp, for_row, log, real, tanh
 
-__all__ = ["softmax", "softmax_backward", "softmax_backward_from", "log_softmax",
+__all__ = ["softmax", "softmax_vector", "softmax_backward", "softmax_backward_from", "log_softmax",
            "log_softmax_backward", "relu", "relu_backward", "gelu", "gelu_backward",
            "gelu_tanh", "gelu_tanh_backward", "silu", "silu_backward", "ACTIVATIONS", "activation"]
 
@@ -38,12 +38,18 @@ def softmax(x):
     >>> softmax([0.0, 10000.0])
     [0.0, 1.0]
     """
-    return map_vectors("softmax", _softmax, x)
+    return map_vectors("softmax", softmax_vector, x)
 
 
-def _softmax(x):
-    top = max(x, key=real)
-    weights = [exp(a - top) for a in x]
+def softmax_vector(x):
+    """softmax of one vector of numbers that is not empty.
+
+    >>> softmax_vector([5.0, 5.0])
+    [0.5, 0.5]
+    """
+    power = for_row(exp, x)
+    top = max(x, key=real) if power is exp else max(x)
+    weights = [power(a - top) for a in x]
     total = sum(weights)
     return [w / total for w in weights]
 
@@ -70,7 +76,7 @@ def softmax_backward_from(d_out, p):
     check_length("softmax_backward", "d_out", d_out, len(p))
     if is_nested(p):
         return [softmax_backward_from(d, q) for d, q in zip(d_out, p)]
-    mean = sum([d * q for d, q in zip(d_out, p)])
+    mean = dot(d_out, p)
     return [q * (d - mean) for d, q in zip(d_out, p)]
 
 
@@ -108,12 +114,13 @@ def log_softmax_backward(d_out, x):
 
 # ---- activations ----
 
-def _chain(name, slope, d_out, x):
-    """d_out * slope(x), entry by entry, at any depth: the chain rule of every activation."""
+def _chain(name, slopes, d_out, x):
+    """d_out * slope(x), entry by entry, at any depth: the chain rule of every activation.  slopes gives a
+    vector's slopes."""
     check_length(name, "d_out", d_out, len(x))
     if is_nested(x):
-        return [_chain(name, slope, d, part) for d, part in zip(d_out, x)]
-    return [d * slope(a) for d, a in zip(d_out, x)]
+        return [_chain(name, slopes, d, part) for d, part in zip(d_out, x)]
+    return multiply(d_out, slopes(x))
 
 
 def relu(x):
@@ -137,18 +144,17 @@ def relu_backward(d_out, x):
     >>> relu_backward([5, 5, 5], [-1.0, 0.0, 2.0])
     [0, 0, 5]
     """
-    return _chain("relu_backward", lambda a: 1 if real(a) > 0 else 0, d_out, x)
+    return _chain("relu_backward", lambda v: [1 if real(a) > 0 else 0 for a in v], d_out, x)
 
 
 ROOT_HALF = math.sqrt(0.5)
 DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)           # of the normal distribution
 
 
-def _normal_below(a):
-    """Φ(a), the chance that a normal draw is below a."""
-    if type(a) is not float:
-        check_constant("gelu: the square root of 1/2", ROOT_HALF, a)
-    return 0.5 * (1 + erf(a * ROOT_HALF))
+def _below(x):
+    """Φ(a), the chance that a normal draw is below a, for every a of a vector."""
+    area = for_row(erf, x, "gelu: the square root of 1/2", ROOT_HALF)
+    return [0.5 * (1.0 + area(a * ROOT_HALF)) for a in x]
 
 
 def gelu(x):
@@ -157,7 +163,7 @@ def gelu(x):
     >>> ["%.9f" % y for y in gelu([1.0, -2.3])]
     ['0.841344746', '-0.024665453']
     """
-    return map_vectors("gelu", lambda v: [a * _normal_below(a) for a in v], x)
+    return map_vectors("gelu", lambda v: multiply(v, _below(v)), x)
 
 
 def gelu_backward(d_out, x):
@@ -166,19 +172,15 @@ def gelu_backward(d_out, x):
     >>> gelu_backward([2.0], [0.0])
     [1.0]
     """
-    return _chain("gelu_backward",
-                  lambda a: _normal_below(a) + a * DENSITY_AT_0 * exp(-0.5 * a * a), d_out, x)
+    return _chain("gelu_backward", _gelu_slopes, d_out, x)
 
 
-TANH_RATE = math.sqrt(2 / math.pi)
-TANH_CUBE = 0.044715
+def _gelu_slopes(x):
+    return [below + a * DENSITY_AT_0 * exp(-0.5 * a * a) for a, below in zip(x, _below(x))]
 
 
-def _tanh_of_cubic(a):
-    """tanh(sqrt(2/pi) (a + 0.044715 a³)), which stands in for erf(a / sqrt(2))."""
-    if type(a) is not float:
-        check_constant("gelu_tanh: 0.044715", TANH_CUBE, a)
-    return tanh(TANH_RATE * (a + TANH_CUBE * a * a * a))
+RATE = math.sqrt(2 / math.pi)
+CUBE = 0.044715 * RATE
 
 
 def gelu_tanh(x):
@@ -188,7 +190,12 @@ def gelu_tanh(x):
     >>> ["%.9f" % y for y in gelu_tanh([1.0, -2.3])]
     ['0.841191991', '-0.024327030']
     """
-    return map_vectors("gelu_tanh", lambda v: [0.5 * a * (1 + _tanh_of_cubic(a)) for a in v], x)
+    return map_vectors("gelu_tanh", _gelu_tanh, x)
+
+
+def _gelu_tanh(x):
+    bend = for_row(tanh, x, "gelu_tanh: sqrt(2/pi)", RATE)
+    return [0.5 * a * (1.0 + bend(a * (RATE + CUBE * a * a))) for a in x]
 
 
 def gelu_tanh_backward(d_out, x):
@@ -199,12 +206,13 @@ def gelu_tanh_backward(d_out, x):
     >>> gelu_tanh_backward([2.0], [0.0])
     [1.0]
     """
-    return _chain("gelu_tanh_backward", _gelu_tanh_slope, d_out, x)
+    return _chain("gelu_tanh_backward", _gelu_tanh_slopes, d_out, x)
 
 
-def _gelu_tanh_slope(a):
-    t = _tanh_of_cubic(a)
-    return 0.5 * (1 + t) + 0.5 * a * (1 - t * t) * TANH_RATE * (1 + 3 * TANH_CUBE * a * a)
+def _gelu_tanh_slopes(x):
+    bend = for_row(tanh, x, "gelu_tanh: sqrt(2/pi)", RATE)
+    return [0.5 * (1.0 + t + a * (1.0 - t * t) * (RATE + 3.0 * CUBE * a * a))
+            for a in x for t in [bend(a * (RATE + CUBE * a * a))]]
 
 
 def _sigmoid(a):
@@ -230,7 +238,7 @@ def silu_backward(d_out, x):
     >>> silu_backward([2.0], [0.0])
     [1.0]
     """
-    return _chain("silu_backward", _silu_slope, d_out, x)
+    return _chain("silu_backward", lambda v: [_silu_slope(a) for a in v], d_out, x)
 
 
 def _silu_slope(a):

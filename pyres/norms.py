@@ -10,7 +10,7 @@ inside the root.  `normalized` is what is there before gain and bias.  Both norm
 the last axis.
 
     layer_norm_parts, rms_norm_parts     mean, scale, normalized: the one place these come from
-    layer_norm, rms_norm                 and their backwards
+    layer_norm, rms_norm                 and their backwards, also from parts that are kept
     frozen_layer_norm, frozen_rms_norm   the same with a scale that is given: linear in x, so exact numbers
                                          stay exact, and every writer's share of the output can be told
 
@@ -21,11 +21,11 @@ the last axis.
 Traceback (most recent call last):
 TypeError: sqrt: 25/2 has no rational root; use floats, or numbers whose roots are rational
 """
-from .linalg import check_length, check_numbers, dot, is_nested, multiply, sum_rows
+from .linalg import add, check_length, check_numbers, dot, is_nested, multiply, sum_rows
 from .scalar import check_constant, sqrt
 
-__all__ = ["layer_norm_parts", "layer_norm", "layer_norm_backward",
-           "rms_norm_parts", "rms_norm", "rms_norm_backward",
+__all__ = ["layer_norm_parts", "layer_norm", "layer_norm_backward", "layer_norm_backward_from",
+           "rms_norm_parts", "rms_norm", "rms_norm_backward", "rms_norm_backward_from",
            "frozen_layer_norm", "frozen_layer_norm_backward",
            "frozen_rms_norm", "frozen_rms_norm_backward"]
 
@@ -40,36 +40,30 @@ def affine(normalized, gain, bias):
     """
     if is_nested(normalized):
         return [affine(part, gain, bias) for part in normalized]
-    out = normalized if gain is None else multiply(gain, normalized)
-    if bias is None:
-        return out if gain is not None else list(out)
-    check_length("norm", "the bias", bias, len(out))
-    return [a + b for a, b in zip(out, bias)]
+    if gain is None:
+        return list(normalized) if bias is None else add(normalized, bias)
+    return multiply(gain, normalized) if bias is None else add(multiply(gain, normalized), bias)
 
 
 def affine_backward(d_out, normalized, gain, bias):
     """Return (d_normalized, d_gain, d_bias) for one vector; None for what is absent."""
     # forward: out[i] = gain[i] * normalized[i] + bias[i]
-    d_normalized = d_out if gain is None else multiply(d_out, gain)
-    d_gain = None if gain is None else multiply(d_out, normalized)
-    return d_normalized, d_gain, None if bias is None else list(d_out)
+    d_bias = None if bias is None else list(d_out)
+    if gain is None:
+        return d_out, None, d_bias
+    return multiply(d_out, gain), multiply(d_out, normalized), d_bias
 
 
-def every_vector(backward, d_out, x, *rest):
-    """backward(d_out, x, *rest) of every vector of x: d_x of x's shape, all other gradients added up."""
-    check_length("norm backward", "d_out", d_out, len(x))
-    if not is_nested(x):
-        return backward(d_out, x, *rest)
-    results = [every_vector(backward, d, part, *rest) for d, part in zip(d_out, x)]
-    return merged(results)
+def every_vector(backward, d_out, scale, normalized, *rest):
+    """backward of every vector: the gradients at x as a list, those at gain and bias added up."""
+    check_length("norm backward", "d_out", d_out, len(normalized))
+    results = [backward(d, s, n, *rest) for d, s, n in zip(d_out, scale, normalized)]
+    return tuple([[result[0] for result in results]] + added_up(results, 1))
 
 
-def merged(results):
-    """The gradients of many vectors as one tuple: the first as a list, the others added up."""
-    first = [result[0] for result in results]
-    others = [None if column[0] is None else sum_rows(column)
-              for column in list(zip(*results))[1:]]
-    return tuple([first] + others)
+def added_up(results, first):
+    """The gradients of many vectors added up, from place `first` of the results' tuples on; None stays None."""
+    return [None if column[0] is None else sum_rows(column) for column in list(zip(*results))[first:]]
 
 
 # ---- LayerNorm ----
@@ -123,15 +117,22 @@ def layer_norm_backward(d_out, x, gain=None, bias=None, eps=1e-5):
     >>> layer_norm_backward([4.0, 0.0, 0.0, 0.0], [1.0, 1.0, -1.0, -1.0], eps=0.0)[0]
     [2.0, -2.0, 0.0, 0.0]
     """
-    return every_vector(_layer_norm_backward, d_out, x, gain, bias, eps)
+    _, scale, normalized = layer_norm_parts(x, eps)
+    return layer_norm_backward_from(d_out, scale, normalized, gain, bias)
 
 
-def _layer_norm_backward(d_out, x, gain, bias, eps):
-    mean, scale, normalized = layer_norm_parts(x, eps)
+def layer_norm_backward_from(d_out, scale, normalized, gain=None, bias=None):
+    """As layer_norm_backward, from the scale [...] and normalized [...][d_model] that the forward had.
+
+    >>> layer_norm_backward_from([4.0, 0.0], 0.5, [-1.0, 1.0], [1.0, 1.0], [0.0, 0.0])
+    ([0.0, 0.0], [-4.0, 0.0], [4.0, 0.0])
+    """
+    if is_nested(normalized):
+        return every_vector(layer_norm_backward_from, d_out, scale, normalized, gain, bias)
     d_normalized, d_gain, d_bias = affine_backward(d_out, normalized, gain, bias)
     # forward: normalized[i] = (x[i] - mean) / scale, and every x[j] moves mean and scale
-    level = sum(d_normalized) / len(x)
-    along = dot(d_normalized, normalized) / len(x)
+    level = sum(d_normalized) / len(normalized)
+    along = dot(d_normalized, normalized) / len(normalized)
     d_x = [(d - level - n * along) / scale for d, n in zip(d_normalized, normalized)]
     return d_x, d_gain, d_bias
 
@@ -180,14 +181,20 @@ def rms_norm_backward(d_out, x, gain=None, eps=1e-5):
     >>> d_x
     [0.4375, 0.5625, 0.4375, 0.3125]
     """
-    return every_vector(_rms_norm_backward, d_out, x, gain, eps)
+    return rms_norm_backward_from(d_out, *rms_norm_parts(x, eps), gain)
 
 
-def _rms_norm_backward(d_out, x, gain, eps):
-    scale, normalized = rms_norm_parts(x, eps)
+def rms_norm_backward_from(d_out, scale, normalized, gain=None):
+    """As rms_norm_backward, from the scale [...] and normalized [...][d_model] that the forward had.
+
+    >>> rms_norm_backward_from([4.0, 0.0], 0.5, [1.0, 1.0], [1.0, 1.0])
+    ([4.0, -4.0], [4.0, 0.0])
+    """
+    if is_nested(normalized):
+        return every_vector(rms_norm_backward_from, d_out, scale, normalized, gain)
     d_normalized, d_gain, _ = affine_backward(d_out, normalized, gain, None)
     # forward: normalized[i] = x[i] / scale, and every x[j] moves scale
-    along = dot(d_normalized, normalized) / len(x)
+    along = dot(d_normalized, normalized) / len(normalized)
     return [(d - n * along) / scale for d, n in zip(d_normalized, normalized)], d_gain
 
 
@@ -258,8 +265,8 @@ def frozen_rms_norm_backward(d_out, x, scale, gain=None):
 
 
 def _every_frozen(backward, d_out, x, scale, *rest):
-    """A frozen norm's backward of every vector: d_x and d_scale as lists, gain's and bias's added up."""
+    """A frozen norm's backward of every vector: d_x and d_scale as lists, those at gain and bias added up."""
     check_length("frozen norm backward", "d_out", d_out, len(x))
     results = [backward(d, part, s, *rest) for d, part, s in zip(d_out, x, scale)]
-    merged_with_x = merged([(result[0],) + result[2:] for result in results])
-    return (merged_with_x[0], [result[1] for result in results]) + merged_with_x[1:]
+    return tuple([[result[0] for result in results], [result[1] for result in results]]
+                 + added_up(results, 2))

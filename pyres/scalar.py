@@ -2,6 +2,7 @@
 
     sqrt, exp, log, tanh, erf    math for float and int, cmath for complex, else the number's own method
                                  (Decimal, dual numbers), else an exact root of a rational, else TypeError
+    for_row                      the fastest of these for a row of numbers
     real                         what maximum and relu compare by
     is_exact, check_constant     a Fraction must not meet a float constant
     root_of_count                the square root of a size, in the type of the numbers it will divide
@@ -15,12 +16,14 @@ TypeError: sqrt: 25/2 has no rational root; use floats, or numbers whose roots a
 """
 import math
 
+from .linalg import all_floats
+
 try:
     import cmath
 except ImportError:                     # a build without complex functions
     cmath = None
 
-__all__ = ["sqrt", "exp", "log", "tanh", "erf", "real", "is_exact", "check_constant",
+__all__ = ["sqrt", "exp", "log", "tanh", "erf", "for_row", "real", "is_exact", "check_constant",
            "root_of_count"]
 
 
@@ -79,6 +82,25 @@ def tanh(x):
         return _other("tanh", x)
     e = exp(-2 * x if real(x) > 0 else 2 * x)
     return (1 - e) / (1 + e) if real(x) > 0 else (e - 1) / (1 + e)
+
+
+FLOAT_FUNCTIONS = ((sqrt, math.sqrt), (exp, math.exp), (log, math.log), (erf, math.erf), (tanh, math.tanh))
+
+
+def for_row(function, row, what=None, constant=None):
+    """One of the functions above, to be called on every entry of a row: math's own where all are floats,
+    which saves a Python call an entry, a third of an activation's time.
+
+    Where they are not all floats and a constant is named, check_constant is asked for every entry.
+
+    >>> for_row(exp, [0.5, 1.5]) is math.exp, for_row(exp, [0.5, 1]) is exp
+    (True, True)
+    """
+    if not all_floats(row):
+        for x in row:
+            check_constant(what, constant, x)
+        return function
+    return [of_floats for own, of_floats in FLOAT_FUNCTIONS if own is function][0]
 
 
 def _other(name, x):

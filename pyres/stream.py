@@ -54,14 +54,14 @@ back to d_model
 def _add_at(place, x, update):
     nested = is_nested(x)
     if nested != is_nested(update) or len(x) != len(update):
-        raise ValueError(
-            f"add_residual: {'at ' + place + ': ' if place else ''}the update has shape "
-            f"{shape_text(update)}, the stream {shape_text(x)}; a sublayer must project back to d_model")
+        at = f"at {place}: " if place else ""
+        raise ValueError(f"add_residual: {at}the update has shape {shape_text(update)}, the stream "
+                         f"{shape_text(x)}; a sublayer must project back to d_model")
     if nested:
         return [_add_at(f"{place}[{i}]", a, b) for i, (a, b) in enumerate(zip(x, update))]
     check_numbers("add_residual", x)
     check_numbers("add_residual", update)
-    return [a + b for a, b in zip(x, update)]
+    return add(x, update)
 
 
 def run_sublayers(x, fns):

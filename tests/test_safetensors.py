@@ -174,6 +174,10 @@ class ReadTest(FileCase):
             file.truncate(2 ** 28)
         self.assertRefused("132095296", "100000000")
 
+    def test_a_header_below_the_cap_but_beyond_the_file_is_refused(self):
+        self.put(struct.pack("<Q", 90_000_000) + b'{"w":')
+        self.assertRefused("90000000", "has 5")
+
     def test_shapes_that_take_no_bytes_take_no_memory_either(self):
         self.put(file_bytes({"w": entry(0, 0, (10 ** 12, 0))}))
         self.assertRefused("'w'", "empty lists")
@@ -253,8 +257,10 @@ class ReadTest(FileCase):
 
     def test_a_file_replaced_in_between_is_noticed(self):
         safetensors.write(self.path, {"w": [1.0, 2.0]})
-        tensors = safetensors.read(self.path)
+        tensors, old_time = safetensors.read(self.path), os.stat(self.path).st_mtime_ns
         safetensors.write(self.path, {"w": [3.0, 4.0]})
+        # Even where the new file has the size and the time of the old one.
+        os.utime(self.path, ns=(old_time, old_time))
         with self.assertRaisesRegex(ValueError, "changed"):
             tensors["w"]
         os.truncate(self.path, 20)
