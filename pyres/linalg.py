@@ -141,15 +141,14 @@ def shape_text(x):
 
 # ---- any depth ----
 
-def map_vectors(name, f, x):
+def map_vectors(f, x):
     """f of every vector of x, at any depth: the last axis is the vector's.
 
-    >>> map_vectors("reverse", lambda v: v[::-1], [[1, 2], [3, 4, 5]])
+    >>> map_vectors(lambda v: v[::-1], [[1, 2], [3, 4, 5]])
     [[2, 1], [5, 4, 3]]
     """
     if is_nested(x):
-        return [map_vectors(name, f, part) for part in x]
-    check_numbers(name, x)
+        return [map_vectors(f, part) for part in x]
     return f(x)
 
 
@@ -238,8 +237,9 @@ def scale(factor, x):
 
 
 # ---- inner products ----
-# Everything below is made of `products`.  The length check stands outside its loop, because a checked
-# Python call per row would cost up to a tenth of a whole matrix product.
+# Everything below is made of `products`, which takes equal lengths for granted: sum(map()) stops at the
+# shorter one.  The check stands outside its loop, because a checked Python call per row would cost up to a
+# tenth of a whole matrix product.
 
 if sumprod is None:
 
@@ -283,14 +283,28 @@ def linear(x, w, b=None):
 
     >>> linear([[1, 2]], [[3, 4], [5, 6]], [10, 20])
     [[21, 37]]
+    >>> linear([[1, 2, 3]], [[3, 4], [5, 6]])
+    Traceback (most recent call last):
+    ValueError: linear: the input: row 0 has length 3, expected 2
     """
+    if sumprod is None:
+        check_linear(x, w)
+    try:
+        out = [products(w, row) for row in x]
+    except ValueError:                  # sumprod refuses unequal lengths itself, but does not say which
+        check_linear(x, w)
+        raise
+    if b is None:
+        return out
+    check_length("linear", "the bias", b, len(w))
+    return [list(map(plus, row, b)) for row in out]
+
+
+def check_linear(x, w):
+    """Raise ValueError unless the rows of x and of w are of one length."""
     d_in = len(w[0]) if w else 0
     check_rows("linear: the weight", w, d_in)
     check_rows("linear: the input", x, d_in)
-    if b is None:
-        return [products(w, row) for row in x]
-    check_length("linear", "the bias", b, len(w))
-    return [list(map(plus, products(w, row), b)) for row in x]
 
 
 def linear_backward(d_out, x, w, b=None):

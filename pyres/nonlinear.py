@@ -18,7 +18,7 @@ not positive.  Maximum and relu compare complex numbers by the real part, so tha
 """
 import math
 
-from .linalg import check_length, dot, is_nested, map_vectors, multiply
+from .linalg import check_length, check_numbers, dot, is_nested, map_vectors, multiply
 from .scalar import erf, exp, for_row, log, real, tanh
 
 __all__ = ["softmax", "softmax_vector", "softmax_backward", "softmax_backward_from", "log_softmax",
@@ -38,7 +38,7 @@ def softmax(x):
     >>> softmax([0.0, 10000.0])
     [0.0, 1.0]
     """
-    return map_vectors("softmax", softmax_vector, x)
+    return map_vectors(softmax_vector, x)
 
 
 def softmax_vector(x):
@@ -47,7 +47,7 @@ def softmax_vector(x):
     >>> softmax_vector([5.0, 5.0])
     [0.5, 0.5]
     """
-    power = for_row(exp, x)
+    power = for_row(exp, x, "softmax")
     top = max(x, key=real) if power is exp else max(x)
     weights = [power(a - top) for a in x]
     total = sum(weights)
@@ -88,12 +88,13 @@ def log_softmax(x):
     >>> log_softmax([0.0, -10000.0])
     [0.0, -10000.0]
     """
-    return map_vectors("log_softmax", _log_softmax, x)
+    return map_vectors(_log_softmax, x)
 
 
 def _log_softmax(x):
+    power = for_row(exp, x, "log_softmax")
     top = max(x, key=real)
-    log_total = log(sum([exp(a - top) for a in x]))
+    log_total = log(sum([power(a - top) for a in x]))
     return [a - top - log_total for a in x]
 
 
@@ -129,7 +130,12 @@ def relu(x):
     >>> relu([-1.5, 0.0, 2.5])
     [0.0, 0.0, 2.5]
     """
-    return map_vectors("relu", lambda v: [_relu(a) for a in v], x)
+    return map_vectors(_relu_vector, x)
+
+
+def _relu_vector(x):
+    check_numbers("relu", x)
+    return [_relu(a) for a in x]
 
 
 def _relu(a):
@@ -153,7 +159,7 @@ DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)           # of the normal distribution
 
 def _below(x):
     """Φ(a), the chance that a normal draw is below a, for every a of a vector."""
-    area = for_row(erf, x, "gelu: the square root of 1/2", ROOT_HALF)
+    area = for_row(erf, x, "gelu", ROOT_HALF)
     return [0.5 * (1.0 + area(a * ROOT_HALF)) for a in x]
 
 
@@ -163,7 +169,7 @@ def gelu(x):
     >>> ["%.9f" % y for y in gelu([1.0, -2.3])]
     ['0.841344746', '-0.024665453']
     """
-    return map_vectors("gelu", lambda v: multiply(v, _below(v)), x)
+    return map_vectors(lambda v: multiply(v, _below(v)), x)
 
 
 def gelu_backward(d_out, x):
@@ -190,11 +196,11 @@ def gelu_tanh(x):
     >>> ["%.9f" % y for y in gelu_tanh([1.0, -2.3])]
     ['0.841191991', '-0.024327030']
     """
-    return map_vectors("gelu_tanh", _gelu_tanh, x)
+    return map_vectors(_gelu_tanh, x)
 
 
 def _gelu_tanh(x):
-    bend = for_row(tanh, x, "gelu_tanh: sqrt(2/pi)", RATE)
+    bend = for_row(tanh, x, "gelu_tanh", RATE)
     return [0.5 * a * (1.0 + bend(a * (RATE + CUBE * a * a))) for a in x]
 
 
@@ -210,7 +216,7 @@ def gelu_tanh_backward(d_out, x):
 
 
 def _gelu_tanh_slopes(x):
-    bend = for_row(tanh, x, "gelu_tanh: sqrt(2/pi)", RATE)
+    bend = for_row(tanh, x, "gelu_tanh", RATE)
     return [0.5 * (1.0 + t + a * (1.0 - t * t) * (RATE + 3.0 * CUBE * a * a))
             for a in x for t in [bend(a * (RATE + CUBE * a * a))]]
 
@@ -229,7 +235,12 @@ def silu(x):
     >>> ["%.9f" % y for y in silu([2.0, -10000.0])]
     ['1.761594156', '-0.000000000']
     """
-    return map_vectors("silu", lambda v: [a * _sigmoid(a) for a in v], x)
+    return map_vectors(_silu_vector, x)
+
+
+def _silu_vector(x):
+    check_numbers("silu", x)
+    return [a * _sigmoid(a) for a in x]
 
 
 def silu_backward(d_out, x):

@@ -21,7 +21,8 @@ the last axis.
 Traceback (most recent call last):
 TypeError: sqrt: 25/2 has no rational root; use floats, or numbers whose roots are rational
 """
-from .linalg import add, check_length, check_numbers, dot, is_nested, multiply, sum_rows
+from .linalg import (add, check_length, check_numbers, check_rows, dot, is_nested, multiply,
+                     sum_rows)
 from .scalar import check_constant, sqrt
 
 __all__ = ["layer_norm_parts", "layer_norm", "layer_norm_backward", "layer_norm_backward_from",
@@ -40,9 +41,11 @@ def affine(normalized, gain, bias):
     """
     if is_nested(normalized):
         return [affine(part, gain, bias) for part in normalized]
-    if gain is None:
-        return list(normalized) if bias is None else add(normalized, bias)
-    return multiply(gain, normalized) if bias is None else add(multiply(gain, normalized), bias)
+    if gain is None or bias is None:
+        out = list(normalized) if gain is None else multiply(gain, normalized)
+        return out if bias is None else add(out, bias)
+    check_rows("norm: gain and bias", [gain, bias], len(normalized))
+    return [g * n + b for g, n, b in zip(gain, normalized, bias)]
 
 
 def affine_backward(d_out, normalized, gain, bias):

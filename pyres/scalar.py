@@ -16,7 +16,7 @@ TypeError: sqrt: 25/2 has no rational root; use floats, or numbers whose roots a
 """
 import math
 
-from .linalg import all_floats
+from .linalg import all_floats, check_numbers
 
 try:
     import cmath
@@ -84,23 +84,25 @@ def tanh(x):
     return (1 - e) / (1 + e) if real(x) > 0 else (e - 1) / (1 + e)
 
 
-FLOAT_FUNCTIONS = ((sqrt, math.sqrt), (exp, math.exp), (log, math.log), (erf, math.erf), (tanh, math.tanh))
+FLOAT_FUNCTIONS = {sqrt: math.sqrt, exp: math.exp, log: math.log, erf: math.erf, tanh: math.tanh}
 
 
-def for_row(function, row, what=None, constant=None):
+def for_row(function, row, name, constant=0):
     """One of the functions above, to be called on every entry of a row: math's own where all are floats,
     which saves a Python call an entry, a third of an activation's time.
 
-    Where they are not all floats and a constant is named, check_constant is asked for every entry.
+    Otherwise the entries are checked, on behalf of the function called `name`: that they are numbers, and
+    that a float constant may meet them.
 
-    >>> for_row(exp, [0.5, 1.5]) is math.exp, for_row(exp, [0.5, 1]) is exp
+    >>> for_row(exp, [0.5, 1.5], "softmax") is math.exp, for_row(exp, [0.5, 1], "softmax") is exp
     (True, True)
     """
-    if not all_floats(row):
-        for x in row:
-            check_constant(what, constant, x)
-        return function
-    return [of_floats for own, of_floats in FLOAT_FUNCTIONS if own is function][0]
+    if all_floats(row):
+        return FLOAT_FUNCTIONS[function]
+    check_numbers(name, row)
+    for x in row:
+        check_constant(f"{name}: a constant", constant, x)
+    return function
 
 
 def _other(name, x):

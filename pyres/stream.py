@@ -48,20 +48,20 @@ def add_residual(x, update):
     ValueError: add_residual: at [1]: the update has shape (4,), the stream (3,); a sublayer must project \
 back to d_model
     """
-    return _add_at("", x, update)
+    return _add_at((), x, update)
 
 
 def _add_at(place, x, update):
     nested = is_nested(x)
     if nested != is_nested(update) or len(x) != len(update):
-        at = f"at {place}: " if place else ""
+        at = "at " + "".join([f"[{i}]" for i in place]) + ": " if place else ""
         raise ValueError(f"add_residual: {at}the update has shape {shape_text(update)}, the stream "
                          f"{shape_text(x)}; a sublayer must project back to d_model")
     if nested:
-        return [_add_at(f"{place}[{i}]", a, b) for i, (a, b) in enumerate(zip(x, update))]
+        return [_add_at(place + (i,), a, b) for i, (a, b) in enumerate(zip(x, update))]
     check_numbers("add_residual", x)
     check_numbers("add_residual", update)
-    return add(x, update)
+    return [a + b for a, b in zip(x, update)]
 
 
 def run_sublayers(x, fns):
