@@ -16,9 +16,9 @@ Read it from the bottom up:
 >>> pyres.trace([1, 2, 3], [lambda x: [0.5, -1, 0], lambda x: [0, 1, 1]])
 [[1, 2, 3], [1.5, 1, 3], [1.5, 2, 4]]
 """
+from . import show
 from .linalg import (dot, linear, linear_backward, matmul, matvec, outer, shape, transpose)
 from .stream import (add_residual, run_sublayers, run_sublayers_backward, total_update, trace)
-from .edits import Edit, StateEdit, replace, scale, set_pattern, set_state
 from .nonlinear import (gelu, gelu_backward, gelu_tanh, gelu_tanh_backward, log_softmax,
                         log_softmax_backward, relu, relu_backward, silu, silu_backward, softmax,
                         softmax_backward)
@@ -26,28 +26,34 @@ from .norms import (frozen_layer_norm, frozen_layer_norm_backward, frozen_rms_no
                     frozen_rms_norm_backward, layer_norm, layer_norm_backward, layer_norm_parts,
                     rms_norm, rms_norm_backward, rms_norm_parts)
 from .rotary import angles, frequencies, rotate, rotate_backward
-from .config import (AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig,
-                     attention_config, block_config, model_config, norm_config)
-from .weights import (AttentionWeights, BlockWeights, MLPWeights, ModelWeights, NormWeights,
-                      leaves, map_leaves, random_weights)
-from .attention import (attend, attend_backward, attend_steps, attention, attention_backward,
-                        attention_steps, head_update)
-from .mlp import mlp_backward, mlp_steps
-from .loss import cross_entropy, cross_entropy_backward, next_token_targets
-from .blocks import (block_backward, block_steps, output_norm_block, parallel_block, post_norm_block,
-                     pre_norm_block, sandwich_block)
-from .model import (Model, Run, carried_writers, loss_and_gradients, make_model, run, run_backward,
-                    sum_check, writer_names)
 
 __version__ = "0.1.0"
 
+LATER = ("edits", "config", "weights", "attention", "mlp", "loss", "blocks", "model")
+
 
 def __getattr__(name):
-    """What opens files is imported on first use, so that `import pyres` stays small."""
-    if name in ("files", "study"):
-        import importlib
-        return importlib.import_module("." + name, __name__)
-    if name == "load":
-        from .files import load
-        return load
+    """The modules of LATER, every public name of theirs, files, load and study: imported when first
+    asked for, so that `import pyres` stays small.  Modules with records take longer to set up than all
+    that is imported above.
+    """
+    if name in ("files", "load"):
+        from .files import load         # makes the module an attribute of the package, and so does the next
+        from . import files
+        return load if name == "load" else files
+    if name == "study":
+        from .study import counting
+        from . import study
+        return study
+    for known, module in _later():
+        if name == known:
+            return module
+        if name in module.__all__:
+            return getattr(module, name)
     raise AttributeError(f"module 'pyres' has no attribute {name!r}")
+
+
+def _later():
+    from .model import run              # imports all of them
+    from . import edits, config, weights, attention, mlp, loss, blocks, model
+    return list(zip(LATER, (edits, config, weights, attention, mlp, loss, blocks, model)))

@@ -41,11 +41,8 @@ class Draw:
             return complex(self.generator.normal(), self.generator.normal()) * self.size
         if self.kind is int:
             return self.generator.below(199) - 99 or 7
-        odd = 2 * self.generator.below(16) - 15
-        if self.kind is Fraction:
-            # several denominators, so that sums seldom cancel to 0, where relu has a kink
-            return Fraction(odd, (4, 5, 7, 8)[self.generator.below(4)]) * self.size
-        return self.kind(odd) / 8 * self.size
+        # odd, so that sums seldom cancel to 0, where relu has a kink; eighths, so that sums stay short
+        return self.kind(2 * self.generator.below(32) - 31) / 8 * self.size
 
     def tensor(self, *sizes):
         """A tensor of the given sizes; without any, a number."""
@@ -119,35 +116,38 @@ def form(x):
 
 
 def is_tensor(x):
-    """Whether x holds numbers and lists alone, no records and no None."""
-    if isinstance(x, (list, tuple)):
-        return not is_record(x) and all(is_tensor(part) for part in x)
-    return x is not None
+    """Whether x is a number, or nested lists of numbers; a tuple and a list of records are none."""
+    while isinstance(x, list) and x:
+        x = x[0]
+    return x is not None and not isinstance(x, (list, tuple))
+
+
+def parts_of(x):
+    """The parts of a tuple, a record or a list of records, as pairs (name, part)."""
+    return list(zip(x._fields if is_record(x) else map(str, range(len(x))), x))
 
 
 def tensors(x, name=""):
-    """The tensors of a structure as pairs (name, tensor); a list of records is none, nor is a tuple."""
-    if x is None or x == []:
-        return []
-    if is_tensor(x) and not isinstance(x, tuple):
+    """The tensors of a structure as pairs (name, tensor)."""
+    if is_tensor(x):
         return [(name, x)]
-    names = x._fields if is_record(x) else range(len(x))
-    return [pair for part_name, part in zip(names, x) for pair in tensors(part, f"{name}.{part_name}")]
+    return [pair for part_name, part in parts_of(x or ()) for pair in tensors(part, f"{name}.{part_name}")]
 
 
 def tensor(x, name):
     """The tensor of that name."""
-    return dict(tensors(x))[name]
+    for part_name in name.split(".")[1:]:
+        x = dict(parts_of(x))[part_name]
+    return x
 
 
-def replaced(x, name, tensor, at=""):
+def replaced(x, name, tensor):
     """The structure with another tensor in place of the one called `name`; all else is the same lists."""
-    if x is None or x == [] or at == name:
-        return tensor if at == name else x
-    if is_tensor(x) and not isinstance(x, tuple):
-        return x
-    names = x._fields if is_record(x) else range(len(x))
-    parts = [replaced(part, name, tensor, f"{at}.{part_name}") for part_name, part in zip(names, x)]
+    if name == "":
+        return tensor
+    first, dot, rest = name[1:].partition(".")
+    parts = [replaced(part, dot + rest, tensor) if part_name == first else part
+             for part_name, part in parts_of(x)]
     return type(x)(*parts) if is_record(x) else type(x)(parts)
 
 
@@ -357,8 +357,9 @@ def causal_pattern(draw, n_tokens):
     whose rows then have other sums, where the draw is of ints."""
     rows = []
     for t in range(n_tokens):
-        parts = [1 + draw.generator.below(9) for _ in range(t + 1)] + [0] * (n_tokens - t - 1)
-        rows.append(parts if draw.kind is int else [draw.kind(part) / sum(parts) for part in parts])
+        parts = [1 + draw.generator.below(9) for _ in range(t)]
+        parts += [64 - sum(parts)] + [0] * (n_tokens - t - 1)
+        rows.append(parts if draw.kind is int else [draw.kind(part) / 64 for part in parts])
     return rows
 
 

@@ -1,8 +1,8 @@
 """One contract for every pair of a forward and a backward, applied through one table.
 
-For a forward f at a point, and a direction v in which all its arguments move:
+For a forward f at a point, and a direction v in which its arguments move:
 
-    shapes      gradients have the form of the arguments
+    form        gradients have the form of the arguments
     adjoint     <d_out, J v> = <Jᵀ d_out, v>, for all arguments together and for each tensor alone
     linear      backward of a d_1 + d_2 is a times that of d_1 plus that of d_2
     zero        no gradient at the output, no gradient anywhere
@@ -51,23 +51,26 @@ EXACT = ("int", "fraction")
 # ---- linalg, nonlinear ----
 
 def linear_rows():
-    for case, bias in (("with a bias", True), ("without", False)):
-        yield Row("linear_backward", case, "int",
-                  lambda draw, bias=bias: (draw.tensor(3, 2), draw.tensor(4, 2),
-                                           draw.tensor(4) if bias else None),
-                  linalg.linear, linalg.linear_backward)
+    yield Row("linear_backward", "with a bias", "int",
+              lambda draw: (draw.tensor(3, 2), draw.tensor(4, 2), draw.tensor(4)),
+              linalg.linear, linalg.linear_backward)
+    yield Row("linear_backward", "without", "int",
+              lambda draw: (draw.tensor(3, 2), draw.tensor(4, 2), None),
+              linalg.linear, linalg.linear_backward)
+
+
+def entrywise_row(name, numbers, depth, point):
+    forward, backward = getattr(nonlinear, name), getattr(nonlinear, name + "_backward")
+    return Row(name + "_backward", depth, numbers, point, forward, lambda d, x: (backward(d, x),))
 
 
 def entrywise_rows():
-    """Functions of x alone, on a vector, a matrix and a batch whose sequences differ in length."""
     for name, numbers in (("softmax", "complex"), ("log_softmax", "complex"), ("relu", "int"),
-                       ("gelu", "dual"), ("gelu_tanh", "complex"), ("silu", "complex")):
-        forward, backward = getattr(nonlinear, name), getattr(nonlinear, name + "_backward")
-        for case, point in (("a vector", lambda draw: (draw.tensor(5),)),
-                            ("a matrix", lambda draw: (draw.tensor(3, 4),)),
-                            ("a batch", lambda draw: (draw.ragged((2, 3), 4),))):
-            yield Row(name + "_backward", case, step, point, forward,
-                      lambda d, x, backward=backward: (backward(d, x),))
+                          ("gelu", "dual"), ("gelu_tanh", "complex"), ("silu", "complex")):
+        yield entrywise_row(name, numbers, "a vector", lambda draw: (draw.tensor(5),))
+        yield entrywise_row(name, numbers, "a matrix", lambda draw: (draw.tensor(3, 4),))
+        yield entrywise_row(name, numbers, "a batch of unequal lengths",
+                            lambda draw: (draw.ragged((2, 3), 4),))
     yield Row("softmax_backward_from", "a matrix", "complex", lambda draw: (draw.tensor(3, 4),),
               nonlinear.softmax,
               lambda d, x: (nonlinear.softmax_backward_from(d, nonlinear.softmax(x)),))
@@ -75,230 +78,251 @@ def entrywise_rows():
 
 # ---- norms ----
 
-# A large eps too, since the usual one is too small for its place in the formulas to show.
-EPS = (1e-5, 0.7)
+DEPTHS = (("a vector", (4,)), ("a matrix", (3, 4)), ("a batch", (2, 2, 4)))
+
+
+def layer_norm_row(depth, sizes, gain, bias, eps):
+    return Row("layer_norm_backward", f"{depth}, gain {gain}, bias {bias}, eps {eps}", "complex",
+               lambda draw: (draw.tensor(*sizes), draw.tensor(4) if gain else None,
+                             draw.tensor(4) if bias else None),
+               lambda x, g, b: norms.layer_norm(x, g, b, eps),
+               lambda d, x, g, b: norms.layer_norm_backward(d, x, g, b, eps))
+
+
+def rms_norm_row(depth, sizes, gain, eps):
+    return Row("rms_norm_backward", f"{depth}, gain {gain}, eps {eps}", "complex",
+               lambda draw: (draw.tensor(*sizes), draw.tensor(4) if gain else None),
+               lambda x, g: norms.rms_norm(x, g, eps),
+               lambda d, x, g: norms.rms_norm_backward(d, x, g, eps))
 
 
 def norm_rows():
-    for depth, sizes in (("a vector", (4,)), ("a matrix", (3, 4)), ("a batch", (2, 2, 4))):
-        for gain, bias in ((True, True), (True, False), (False, True), (False, False)):
-            for eps in EPS:
-                case = f"{depth}, gain {gain}, bias {bias}, eps {eps}"
-
-                def point(draw, sizes=sizes, gain=gain, bias=bias):
-                    return (draw.tensor(*sizes), draw.tensor(4) if gain else None,
-                            draw.tensor(4) if bias else None)
-
-                yield Row("layer_norm_backward", case, "complex", point,
-                          lambda x, g, b, eps=eps: norms.layer_norm(x, g, b, eps),
-                          lambda d, x, g, b, eps=eps: norms.layer_norm_backward(d, x, g, b, eps))
-                if not bias:
-                    yield Row("rms_norm_backward", case, "complex",
-                              lambda draw, point=point: point(draw)[:2],
-                              lambda x, g, eps=eps: norms.rms_norm(x, g, eps),
-                              lambda d, x, g, eps=eps: norms.rms_norm_backward(d, x, g, eps))
+    for depth, sizes in DEPTHS:
+        for eps in (1e-5, 0.7):         # the usual one is too small for its place in the formulas to show
+            for gain in (True, False):
+                yield layer_norm_row(depth, sizes, gain, gain, eps)
+                yield rms_norm_row(depth, sizes, gain, eps)
+    yield layer_norm_row("a matrix", (3, 4), True, False, 1e-5)
+    yield layer_norm_row("a matrix", (3, 4), False, True, 1e-5)
+    yield Row("layer_norm_backward_from", "a batch of unequal lengths", "complex",
+              lambda draw: (draw.ragged((1, 2), 4), draw.tensor(4), draw.tensor(4)),
+              lambda x, g, b: norms.layer_norm(x, g, b, 0.7),
+              lambda d, x, g, b: norms.layer_norm_backward_from(d, *norms.layer_norm_parts(x, 0.7)[1:], g, b))
+    yield Row("rms_norm_backward_from", "a batch of unequal lengths", "complex",
+              lambda draw: (draw.ragged((1, 2), 4), draw.tensor(4)),
+              lambda x, g: norms.rms_norm(x, g, 0.7),
+              lambda d, x, g: norms.rms_norm_backward_from(d, *norms.rms_norm_parts(x, 0.7), g))
 
 
 def frozen_rows():
-    for depth, sizes in (("a vector", (4,)), ("a matrix", (3, 4)), ("a batch", (2, 2, 4))):
-        for gain in (True, False):
-            def point(draw, sizes=sizes, gain=gain):
-                return (draw.tensor(*sizes), draw.tensor(*sizes[:-1]), draw.tensor(4) if gain else None,
-                        draw.tensor(4) if gain else None)
-
-            case = f"{depth}, gain and bias {gain}"
-            yield Row("frozen_layer_norm_backward", case, "exact", point,
-                      norms.frozen_layer_norm, norms.frozen_layer_norm_backward)
-            yield Row("frozen_rms_norm_backward", case, "exact", lambda draw, point=point: point(draw)[:3],
-                      norms.frozen_rms_norm, norms.frozen_rms_norm_backward)
-    yield Row("affine_backward", "gain and bias", "exact",
+    for depth, sizes in DEPTHS:
+        yield Row("frozen_layer_norm_backward", depth + ", gain and bias", "fraction",
+                  lambda draw, sizes=sizes: (draw.tensor(*sizes), draw.tensor(*sizes[:-1]), draw.tensor(4),
+                                             draw.tensor(4)),
+                  norms.frozen_layer_norm, norms.frozen_layer_norm_backward)
+        yield Row("frozen_rms_norm_backward", depth + ", gain", "fraction",
+                  lambda draw, sizes=sizes: (draw.tensor(*sizes), draw.tensor(*sizes[:-1]), draw.tensor(4)),
+                  norms.frozen_rms_norm, norms.frozen_rms_norm_backward)
+    yield Row("frozen_layer_norm_backward", "neither gain nor bias", "fraction",
+              lambda draw: (draw.tensor(3, 4), draw.tensor(3), None, None),
+              norms.frozen_layer_norm, norms.frozen_layer_norm_backward)
+    yield Row("frozen_rms_norm_backward", "no gain", "fraction",
+              lambda draw: (draw.tensor(3, 4), draw.tensor(3), None),
+              norms.frozen_rms_norm, norms.frozen_rms_norm_backward)
+    yield Row("affine_backward", "gain and bias", "int",
               lambda draw: (draw.tensor(4), draw.tensor(4), draw.tensor(4)),
               norms.affine, norms.affine_backward)
 
 
 # ---- rotary ----
 
-THREE_FOUR_FIVE = [[(Fraction(3, 5), Fraction(4, 5)), (Fraction(5, 13), Fraction(-12, 13))],
-                   [(Fraction(-4, 5), Fraction(3, 5)), (Fraction(8, 17), Fraction(15, 17))]]
+def triple(a, b, c):
+    """An exact cosine and sine."""
+    return Fraction(a, c), Fraction(b, c)
+
+
+TRIPLES = [[triple(3, 4, 5), triple(5, -12, 13)], [triple(-4, 3, 5), triple(8, 15, 17)]]
+
+
+def rotate_row(case, numbers, sizes, table, pairing):
+    return Row("rotate_backward", f"{pairing}, {case}", numbers, lambda draw: (draw.tensor(*sizes),),
+               lambda x: rotary.rotate(x, table, pairing),
+               lambda d, x: (rotary.rotate_backward(d, table, pairing),))
 
 
 def rotary_rows():
     for pairing in ("half", "interleaved"):
-        for case, d_head in (("all channels", 4), ("four of six", 6)):
-            yield Row("rotate_backward", f"{pairing}, {case}, exact", "exact",
-                      lambda draw, d_head=d_head: (draw.tensor(2, d_head),),
-                      lambda x, pairing=pairing: rotary.rotate(x, THREE_FOUR_FIVE, pairing),
-                      lambda d, x, pairing=pairing: (rotary.rotate_backward(d, THREE_FOUR_FIVE, pairing),))
-        table = rotary.angles([3, 7, 8], [1.0, 0.3])
-        yield Row("rotate_backward", pairing, "complex", lambda draw: (draw.tensor(3, 4),),
-                  lambda x, pairing=pairing, table=table: rotary.rotate(x, table, pairing),
-                  lambda d, x, pairing=pairing, table=table:
-                  (rotary.rotate_backward(d, table, pairing),))
+        yield rotate_row("all channels", "fraction", (2, 4), TRIPLES, pairing)
+        yield rotate_row("four of six channels", "fraction", (2, 6), TRIPLES, pairing)
+        yield rotate_row("angles", "complex", (3, 4), rotary.angles([3, 7, 8], [1.0, 0.3]), pairing)
 
 
 # ---- attention ----
 
-PATTERN, OTHER_PATTERN = causal_pattern(Draw(7, int), 3), causal_pattern(Draw(8, int), 3)
+WHOLE_PATTERNS = [causal_pattern(Draw(seed, int), 3) for seed in (7, 8)]
 FLOAT_PATTERN = causal_pattern(Draw(7), 3)
 
-ATTEND_CASES = (
-    # case, query heads, key/value heads, queries, keys, options, patterns
-    ("causal", 2, 2, 3, 3, {}, None),
-    ("not causal", 2, 2, 3, 3, {"causal": False}, None),
-    ("window", 2, 2, 4, 4, {"window": 2}, None),
-    ("grouped", 4, 2, 3, 3, {}, None),
-    ("all share one", 3, 1, 3, 3, {}, None),
-    ("soft cap", 2, 1, 3, 3, {"soft_cap": 1.5}, None),
-    ("a multiplier", 2, 2, 3, 3, {"multiplier": 0.3}, None),
-    ("tail queries", 2, 2, 2, 5, {}, None),
-    ("tail queries, window, grouped, soft cap", 4, 2, 2, 5, {"window": 3, "soft_cap": 2.0}, None),
-    ("one head's pattern given", 2, 1, 3, 3, {}, [FLOAT_PATTERN, None]),
-    ("all patterns given", 4, 2, 3, 3, {}, [PATTERN, OTHER_PATTERN] * 2),
-)
+
+def attend_row(case, heads, queries_and_keys, patterns=None, numbers="complex", **options):
+    (n_heads, n_kv_heads), (n_queries, n_keys) = heads, queries_and_keys
+
+    def forward(q, k, v):
+        return attend(q, k, v, patterns=patterns, **options)
+
+    def gradients(d, q, k, v):
+        return attend_backward(d, attend_steps(q, k, v, patterns=patterns, **options), **options)
+
+    return Row("attend_backward", case, numbers,
+               lambda draw: (draw.tensor(n_heads, n_queries, 3), draw.tensor(n_kv_heads, n_keys, 3),
+                             draw.tensor(n_kv_heads, n_keys, 2)),       # values are less wide than keys
+               forward, gradients)
 
 
 def attend_rows():
-    for case, heads, kv_heads, n_queries, n_keys, options, patterns in ATTEND_CASES:
-        def point(draw, heads=heads, kv_heads=kv_heads, n_queries=n_queries, n_keys=n_keys):
-            # values of another width than keys
-            return (draw.tensor(heads, n_queries, 3), draw.tensor(kv_heads, n_keys, 3),
-                    draw.tensor(kv_heads, n_keys, 2))
-
-        yield Row("attend_backward", case, "int" if case.startswith("all patterns") else "complex", point,
-                  lambda q, k, v, options=options, patterns=patterns:
-                  attend(q, k, v, patterns=patterns, **options),
-                  lambda d, q, k, v, options=options, patterns=patterns: attend_backward(
-                      d, attend_steps(q, k, v, patterns=patterns, **options), **options))
+    yield attend_row("causal", (2, 2), (3, 3))
+    yield attend_row("not causal", (2, 2), (3, 3), causal=False)
+    yield attend_row("window", (2, 2), (4, 4), window=2)
+    yield attend_row("grouped", (4, 2), (3, 3))
+    yield attend_row("all heads share one", (3, 1), (3, 3))
+    yield attend_row("soft cap", (2, 1), (3, 3), soft_cap=1.5)
+    yield attend_row("a multiplier", (2, 2), (3, 3), multiplier=0.3)
+    yield attend_row("tail queries", (2, 2), (2, 5))
+    yield attend_row("tail queries, window, grouped, soft cap", (4, 2), (2, 5), window=3, soft_cap=2.0)
+    yield attend_row("one head's pattern given", (2, 1), (3, 3), patterns=[FLOAT_PATTERN, None])
+    yield attend_row("all patterns given", (4, 2), (3, 3), patterns=WHOLE_PATTERNS * 2, numbers="int")
 
 
 HALF = RotaryConfig("half", [1.0, 0.1])
 INTERLEAVED = RotaryConfig("interleaved", [0.7])
+RMS, LAYER = norm_config("rms", 0.1), norm_config("layer", 0.1)
+
+
+def project_row(case, gain, first_position=0, **options):
+    config = attention_config(2, 4, **options)
+    return Row("project_heads_backward", case, "complex",
+               lambda draw: (draw.tensor(3, 8), draw.tensor(gain) if gain else None),
+               lambda x, g: project_heads(x, g, 2, config, first_position),
+               lambda d, x, g: project_heads_backward(d, x, g, 2, config, first_position))
 
 
 def project_rows():
-    for case, gain, options, first in (
-            ("bare", None, {}, 0),
-            ("rms norm of each head", 4, {"qk_norm": norm_config("rms", 0.1)}, 0),
-            ("layer norm of each head", 4, {"qk_norm": norm_config("layer", 0.1)}, 0),
-            ("rms norm of the whole", 8, {"qk_norm": norm_config("rms", 0.1)}, 0),
-            ("layer norm of the whole", 8, {"qk_norm": norm_config("layer", 0.1)}, 0),
-            ("rotary", None, {"rotary": HALF}, 0),
-            ("rotary of a part, from position 5", None, {"rotary": INTERLEAVED}, 5),
-            ("norm, then rotary", 4, {"qk_norm": norm_config("rms", 0.1), "rotary": HALF}, 2)):
-        config = attention_config(2, 4, **options)
-        yield Row("project_heads_backward", case, "complex",
-                  lambda draw, gain=gain: (draw.tensor(3, 8), draw.tensor(gain) if gain else None),
-                  lambda flat_q, g, config=config, first=first:
-                  project_heads(flat_q, g, 2, config, first),
-                  lambda d, flat_q, g, config=config, first=first:
-                  project_heads_backward(d, flat_q, g, 2, config, first))
+    yield project_row("bare", None)
+    yield project_row("rms norm of each head", 4, qk_norm=RMS)
+    yield project_row("layer norm of each head", 4, qk_norm=LAYER)
+    yield project_row("rms norm of the whole", 8, qk_norm=RMS)
+    yield project_row("layer norm of the whole", 8, qk_norm=LAYER)
+    yield project_row("rotary", None, rotary=HALF)
+    yield project_row("rotary of a part, from position 5", None, 5, rotary=INTERLEAVED)
+    yield project_row("norm, then rotary", 4, 2, qk_norm=RMS, rotary=HALF)
 
 
-def all_patterns(n_heads, layer=0):
-    """Edits that give every head of a layer a pattern of exact numbers."""
-    return [edits.set_pattern(f"L{layer}.attn.H{i}", causal_pattern(Draw(20 + i + 10 * layer), 3))
+def all_patterns(kind, n_heads, n_tokens=3, layer=0):
+    """Edits that give every head of a layer a pattern."""
+    return [edits.set_pattern(f"L{layer}.attn.H{i}", causal_pattern(Draw(20 + i + 10 * layer, kind), n_tokens))
             for i in range(n_heads)]
 
 
-def head_edits(draw, d_model):
+def head_edits(kind, n_tokens=3, d_model=4):
     """Edits of heads 0 and 1, two of them of one head."""
-    return [edits.scale("L0.attn.H0", draw.number(), positions=[0, 2]),
+    draw = Draw(5, kind)
+    return [edits.scale("L0.attn.H0", draw.number(), positions=[0, n_tokens - 1]),
             edits.scale("L0.attn.H0", draw.number()),
-            edits.replace("L0.attn.H1", draw.tensor(3, d_model), positions=[1])]
+            edits.replace("L0.attn.H1", draw.tensor(n_tokens, d_model), positions=[1])]
 
 
-ATTENTION_CASES = (
-    # case, step, config, options of the weights, edits
-    ("biases", "complex", attention_config(2, 2), {}, []),
-    ("no biases, heads wider than the stream", "complex", attention_config(2, 5), {"biases": False}, []),
-    ("grouped, rotary", "complex", attention_config(4, 4, 2, rotary=HALF), {"biases": False}, []),
-    ("grouped, q/k norms of a head, rotary", "complex",
-     attention_config(4, 2, 2, rotary=INTERLEAVED, qk_norm=norm_config("rms", 0.1)), {"gains": "head"}, []),
-    ("q/k norms of the whole", "complex",
-     attention_config(2, 3, 1, qk_norm=norm_config("layer", 0.1)), {"gains": "whole"}, []),
-    ("window, soft cap, multiplier", "complex",
-     attention_config(2, 2, window=2, soft_cap=2.0, multiplier=0.9), {}, []),
-    ("heads edited", "complex", attention_config(3, 2), {}, head_edits(Draw(5), 4)),
-    ("one pattern given", "complex", attention_config(2, 2), {},
-     [edits.set_pattern("L0.attn.H1", FLOAT_PATTERN)]),
-    ("all patterns given, exact", "exact", attention_config(4, 2, 2), {}, all_patterns(4)),
-    ("all patterns given, heads edited, exact", "exact", attention_config(2, 2), {},
-     all_patterns(2) + head_edits(Draw(6, Fraction), 4)),
-)
+def attention_row(case, config, given=(), numbers="complex", **options):
+    of_block = edits.edits_of_block(given, 0)
+
+    def steps(x, w):
+        return attention_steps(x, w, config, of_block.heads, of_block.patterns)
+
+    return Row("attention_backward", case, numbers,
+               lambda draw: (draw.tensor(3, 4), attention_weights(draw, 4, config, **options)),
+               lambda x, w: steps(x, w).out,
+               lambda d, x, w: attention_backward(d, steps(x, w), w, config, of_block.heads))
 
 
 def attention_rows():
-    for case, step, config, options, given in ATTENTION_CASES:
-        of_block = edits.edits_of_block(given, 0)
-
-        def steps(x, w, config=config, of_block=of_block):
-            return attention_steps(x, w, config, of_block.heads, of_block.patterns)
-
-        yield Row("attention_backward", case, step,
-                  lambda draw, config=config, options=options:
-                  (draw.tensor(3, 4), attention_weights(draw, 4, config, **options)),
-                  lambda x, w, steps=steps: steps(x, w).out,
-                  lambda d, x, w, steps=steps, config=config, of_block=of_block:
-                  attention_backward(d, steps(x, w), w, config, of_block.heads))
+    plain = attention_config(2, 2)
+    yield attention_row("biases", plain)
+    yield attention_row("no biases, heads wider than the stream", attention_config(2, 5), biases=False)
+    yield attention_row("grouped, rotary", attention_config(4, 4, 2, rotary=HALF), biases=False)
+    yield attention_row("grouped, q/k norms of a head, rotary",
+                        attention_config(4, 2, 2, rotary=INTERLEAVED, qk_norm=RMS), gains="head")
+    yield attention_row("q/k norms of the whole", attention_config(2, 3, 1, qk_norm=LAYER), gains="whole")
+    yield attention_row("window, soft cap, multiplier",
+                        attention_config(2, 2, window=2, soft_cap=2.0, multiplier=0.9))
+    yield attention_row("heads edited", attention_config(3, 2), head_edits(float))
+    yield attention_row("one pattern given", plain, [edits.set_pattern("L0.attn.H1", FLOAT_PATTERN)])
+    yield attention_row("all patterns given", attention_config(4, 2, 2), all_patterns(int, 4), "int")
+    yield attention_row("all patterns given, heads edited", plain, all_patterns(int, 2) + head_edits(int),
+                        "int")
 
 
 # ---- mlp, loss ----
 
+def mlp_row(activation, numbers, gated, biases):
+    return Row("mlp_backward", f"{activation}, gated {gated}, biases {biases}", numbers,
+               lambda draw: (draw.tensor(2, 3), mlp_weights(draw, 3, 5, biases, gated)),
+               lambda x, w: mlp(x, w, activation),
+               lambda d, x, w: mlp_backward(d, mlp_steps(x, w, activation), w, activation))
+
+
 def mlp_rows():
-    for name, numbers in (("relu", "int"), ("gelu", "dual"), ("gelu_tanh", "complex"), ("silu", "complex")):
+    for activation, numbers in (("relu", "int"), ("gelu", "dual"), ("gelu_tanh", "complex"),
+                                ("silu", "complex")):
         for gated in (False, True):
             for biases in (False, True):
-                yield Row("mlp_backward", f"{name}, gated {gated}, biases {biases}", step,
-                          lambda draw, gated=gated, biases=biases:
-                          (draw.tensor(2, 3), mlp_weights(draw, 3, 5, biases, gated)),
-                          lambda x, w, name=name: mlp(x, w, name),
-                          lambda d, x, w, name=name: mlp_backward(d, mlp_steps(x, w, name), w, name))
+                yield mlp_row(activation, numbers, gated, biases)
+
+
+def cross_entropy_row(case, targets):
+    return Row("cross_entropy_backward", case, "complex", lambda draw: (draw.tensor(3, 5),),
+               lambda logits: loss.cross_entropy(logits, targets),
+               lambda d, logits: (loss.cross_entropy_backward(d, logits, targets),))
 
 
 def loss_rows():
-    for case, targets in (("all count", [2, 0, 2]), ("one does not", [4, None, 1])):
-        yield Row("cross_entropy_backward", case, "complex", lambda draw: (draw.tensor(3, 5),),
-                  lambda logits, targets=targets: loss.cross_entropy(logits, targets),
-                  lambda d, logits, targets=targets:
-                  (loss.cross_entropy_backward(d, logits, targets),))
+    yield cross_entropy_row("all count", [2, 0, 2])
+    yield cross_entropy_row("one does not", [4, None, 1])
 
 
 # ---- edits, the parts of blocks ----
 
 def edit_rows():
-    given = [edits.scale("embed", Fraction(3, 7)), edits.scale("embed", Fraction(-2), positions=[0, 2]),
+    given = [edits.scale("embed", 3), edits.scale("embed", -2, positions=[0, 2]),
              edits.replace("embed", [[1, 2], [3, 4], [5, 6]], positions=[1])]
-    yield Row("edit_update_backward", "scaled, scaled in places, replaced in places", "exact",
+    yield Row("edit_update_backward", "scaled, scaled in places, replaced in places", "int",
               lambda draw: (draw.tensor(3, 2),),
               lambda x: edits.edit_update(x, given), lambda d, x: (edits.edit_update_backward(d, given),))
 
 
 def branch_rows():
+    config = block_config(1, attention_config(1, 1), residual_multiplier=7)
+    given = [edits.scale("L0.mlp", 5, positions=[1])]
     for case, sizes in (("a number", ()), ("a vector", (4,))):
         def point(draw, sizes=sizes):
             return draw.tensor(3, 4), draw.tensor(*sizes)
 
-        yield Row("multiply_branch_backward", case, "exact", point,
+        yield Row("multiply_branch_backward", case, "int", point,
                   blocks.multiply_branch, blocks.multiply_branch_backward)
-        config = block_config(1, attention_config(1, 1), residual_multiplier=Fraction(2, 3))
-        given = [edits.scale("L0.mlp", Fraction(5, 3), positions=[1])]
-        yield Row("branch_update_backward", case, "exact", point,
-                  lambda x, multiplier, config=config:
-                  blocks.branch_update(x, multiplier, config, given),
-                  lambda d, x, multiplier, config=config:
-                  blocks.branch_update_backward(d, x, multiplier, config, given))
+        yield Row("branch_update_backward", case + ", a fixed one, edited", "int", point,
+                  lambda x, multiplier: blocks.branch_update(x, multiplier, config, given),
+                  lambda d, x, multiplier: blocks.branch_update_backward(d, x, multiplier, config, given))
+
+
+def norm_row(case, numbers, config):
+    return Row("norm_backward", f"{config.kind}, {case}", numbers,
+               lambda draw: (draw.tensor(3, 4), norm_weights(draw, 4, config)),
+               lambda x, w: blocks.norm_steps(x, w, config).out,
+               lambda d, x, w: blocks.norm_backward(d, blocks.norm_steps(x, w, config), w, config))
 
 
 def norm_step_rows():
     for kind in ("layer", "rms"):
-        for case, step, scale in (("its own scale", "complex", None), ("a given number", "exact", 3),
-                                  ("given scales", "exact", [2, Fraction(1, 3), 5])):
-            config = norm_config(kind, 0.2, scale)
-            yield Row("norm_backward", f"{kind}, {case}", step,
-                      lambda draw, config=config: (draw.tensor(3, 4), norm_weights(draw, 4, config)),
-                      lambda x, w, config=config: blocks.norm_steps(x, w, config).out,
-                      lambda d, x, w, config=config:
-                      blocks.norm_backward(d, blocks.norm_steps(x, w, config), w, config))
+        yield norm_row("its own scale", "complex", norm_config(kind, 0.2))
+        yield norm_row("a given number", "fraction", norm_config(kind, 0.2, 3))
+        yield norm_row("given scales", "fraction", norm_config(kind, 0.2, [2, Fraction(1, 3), 5]))
 
 
 # ---- blocks ----
@@ -306,61 +330,57 @@ def norm_step_rows():
 PLACEMENTS = ("pre_norm", "parallel", "sandwich", "output_norm", "post_norm")
 
 
-def block_edits(draw, d_model):
-    """An edit of every kind: of both branches, of heads, of a pattern."""
-    return head_edits(draw, d_model) + [
-        edits.scale("L0.attn", draw.number(), positions=[1, 2]),
-        edits.replace("L0.mlp", draw.tensor(3, d_model), positions=[0])]
+def block_edits(kind, n_tokens=3, d_model=4):
+    """An edit of every kind: of both branches, of heads, of places."""
+    draw = Draw(6, kind)
+    return head_edits(kind, n_tokens, d_model) + [
+        edits.scale("L0.attn", draw.number(), positions=[1]),
+        edits.replace("L0.mlp", draw.tensor(n_tokens, d_model), positions=[0])]
 
 
-def block_cases(placement):
-    """(case, step, config, options of the weights, edits) for one placement."""
-    plain, grouped = attention_config(2, 2), attention_config(4, 4, 2, rotary=HALF,
-                                                              qk_norm=norm_config("rms", 0.1))
-    layer, rms = norm_config("layer", 0.1), norm_config("rms", 0.1)
-    yield ("layer norms", "complex",
-           block_config(5, plain, placement, layer, "gelu_tanh"), {}, [])
-    yield ("rms norms, gated, grouped, rotary, q/k norms", "complex",
-           block_config(5, grouped, placement, rms, "silu"),
-           {"biases": False, "gated": True, "gains": "head"}, [])
-    yield ("gelu", "dual", block_config(5, plain, placement, layer, "gelu"), {}, [])
-    yield ("multipliers", "complex",
-           block_config(5, plain, placement, layer, "gelu_tanh", residual_multiplier=0.7),
-           {"multipliers": True}, [])
-    yield ("edited", "complex", block_config(5, plain, placement, layer, "silu"),
-           {"multipliers": True}, block_edits(Draw(5), 4) + [edits.set_pattern("L0.attn.H1", FLOAT_PATTERN)])
-    yield ("no norms", "exact", block_config(5, plain, placement, False, "relu"), {}, all_patterns(2))
+def block_row(case, numbers, config, given=(), d_model=4, **options):
+    of_block = edits.edits_of_block(given, 0)
+
+    def steps(x, w):
+        return blocks.block_steps(x, w, config, of_block)
+
+    def gradients(d, x, w):
+        result = blocks.block_backward(d, steps(x, w), w, config, of_block)
+        return result.resid_pre.total, result.weights
+
+    return Row("block_backward", f"{config.placement}, {case}", numbers,
+               lambda draw: (draw.tensor(2, d_model), block_weights(draw, d_model, config, **options)),
+               lambda x, w: steps(x, w).resid_post, gradients)
+
+
+def placement_rows(placement):
+    plain, small = attention_config(2, 2), attention_config(2, 1)
+    grouped = attention_config(4, 2, 2, rotary=INTERLEAVED, qk_norm=RMS)
+    smooth = block_config(3, plain, placement, LAYER, "gelu_tanh")
+    yield block_row("layer norms, multipliers", "complex", smooth._replace(residual_multiplier=0.7),
+                    multipliers=True)
+    yield block_row("rms norms, gated, grouped, rotary, q/k norms", "complex",
+                    block_config(3, grouped, placement, RMS, "silu"), biases=False, gated=True, gains="head")
+    yield block_row("edited", "complex", smooth,
+                    block_edits(float, 2) + [edits.set_pattern("L0.attn.H1", causal_pattern(Draw(7), 2))])
+    yield block_row("no norms", "int", block_config(3, plain, placement, False, "relu"),
+                    all_patterns(int, 2, 2))
     for kind in ("layer", "rms"):
-        yield (f"{kind} norms with given scales", "exact",
-               block_config(5, plain, placement, norm_config(kind, 0, [2, 3, Fraction(5, 2)]), "relu"),
-               {"multipliers": True}, all_patterns(2) + block_edits(Draw(6, Fraction), 4))
+        given = norm_config(kind, 0, [4, Fraction(1, 2)])
+        yield block_row(f"{kind} norms with given scales", "fraction",
+                        block_config(2, small, placement, given, "relu"),
+                        all_patterns(Fraction, 2, 2) + block_edits(Fraction, 2, 2), d_model=2,
+                        multipliers=True)
     if placement == "parallel":
-        shared = block_config(5, plain, placement, layer, "gelu_tanh")
-        yield ("one norm for both", "complex", shared._replace(mlp_norm=None), {}, [])
-        yield ("one norm for both, edited", "complex", shared._replace(mlp_norm=None),
-               {"multipliers": True}, block_edits(Draw(5), 4))
+        yield block_row("one norm for both", "complex", smooth._replace(mlp_norm=None))
     else:
-        yield ("the middle state set", "complex", block_config(5, plain, placement, layer, "silu"), {},
-               [edits.set_state("L0.attn", Draw(9).tensor(3, 4))])
-    yield ("the last state set", "complex", block_config(5, plain, placement, layer, "silu"), {},
-           [edits.set_state("L0.mlp", Draw(9).tensor(3, 4))])
+        yield block_row("the middle state set", "complex", smooth,
+                        [edits.set_state("L0.attn", Draw(9).tensor(2, 4))])
 
 
 def block_rows():
     for placement in PLACEMENTS:
-        for case, step, config, options, given in block_cases(placement):
-            of_block = edits.edits_of_block(given, 0)
-
-            def gradients(d, x, w, config=config, of_block=of_block):
-                steps = blocks.block_steps(x, w, config, of_block)
-                result = blocks.block_backward(d, steps, w, config, of_block)
-                return result.resid_pre.total, result.weights
-
-            yield Row("block_backward", f"{placement}, {case}", step,
-                      lambda draw, config=config, options=options:
-                      (draw.tensor(3, 4), block_weights(draw, 4, config, **options)),
-                      lambda x, w, config=config, of_block=of_block:
-                      blocks.block_steps(x, w, config, of_block).resid_post, gradients)
+        yield from placement_rows(placement)
 
 
 # ---- models ----
@@ -368,242 +388,251 @@ def block_rows():
 TOKENS = [2, 4, 2]                  # one of them twice
 
 
+def embed_row(case, positions, multiplier):
+    config = model_config(3, 5, 4, 0, None, embed_multiplier=multiplier, final_norm=False)
+
+    def weights(w_embed, w_pos):
+        return ModelWeights(w_embed, w_pos, [], None, None, None)
+
+    return Row("embed_backward", case, "int",
+               lambda draw: (draw.tensor(5, 3), draw.tensor(4, 3) if positions else None),
+               lambda *point: model.embed(config, weights(*point), TOKENS),
+               lambda d, *point: model.embed_backward(d, config, weights(*point), TOKENS))
+
+
 def embed_rows():
-    for case, positions, multiplier in (("positions", True, None), ("a multiplier", False, 3),
-                                        ("both", True, Fraction(2, 3))):
-        config = model_config(3, 5, 4, 0, None, embed_multiplier=multiplier, final_norm=False)
+    yield embed_row("positions", True, None)
+    yield embed_row("a multiplier", False, 3)
+    yield embed_row("both", True, 3)
 
-        def forward(w_embed, w_pos, config=config):
-            return model.embed(config, ModelWeights(w_embed, w_pos, [], None, None, None), TOKENS)
 
-        def gradients(d, w_embed, w_pos, config=config):
-            return model.embed_backward(d, config, ModelWeights(w_embed, w_pos, [], None, None, None),
-                                        TOKENS)
+def unembed_row(case, numbers, multiplier=None, cap=None, bias=False):
+    config = model_config(3, 5, 3, 0, None, final_norm=False, logit_multiplier=multiplier, logit_soft_cap=cap)
 
-        yield Row("embed_backward", case, "exact",
-                  lambda draw, positions=positions: (draw.tensor(5, 3),
-                                                     draw.tensor(4, 3) if positions else None),
-                  forward, gradients)
+    def run_of(normed, w_unembed, b_unembed):
+        # Tokens 0, 1, 2 in order: the first three rows of the table are the stream itself.
+        w = ModelWeights(normed + [[0] * 3] * 2, None, [], None, w_unembed, b_unembed)
+        return model.run(model.make_model(config, w), [0, 1, 2])
+
+    return Row("unembed_backward", case, numbers,
+               lambda draw: (draw.tensor(3, 3), draw.tensor(5, 3), draw.tensor(5) if bias else None),
+               lambda *point: run_of(*point).logits,
+               lambda d, *point: model.unembed_backward(d, run_of(*point)))
 
 
 def unembed_rows():
-    for case, step, multiplier, cap, bias in (
-            ("plain", "exact", None, None, False), ("a bias and a multiplier", "exact", 3, None, True),
-            ("a soft cap", "complex", None, 1.5, False), ("all of them", "complex", 0.7, 1.5, True)):
-        config = model_config(3, 5, 3, 0, None, final_norm=False, logit_multiplier=multiplier,
-                              logit_soft_cap=cap)
-
-        def run_of(normed, w_unembed, b_unembed, config=config):
-            # The rows of a table with as many tokens as positions, in order, are the stream itself.
-            w = ModelWeights(normed + [[0] * 3] * 2, None, [], None, w_unembed, b_unembed)
-            return model.run(model.make_model(config, w), [0, 1, 2])
-
-        yield Row("unembed_backward", case, step,
-                  lambda draw, bias=bias: (draw.tensor(3, 3), draw.tensor(5, 3),
-                                           draw.tensor(5) if bias else None),
-                  lambda *point, run_of=run_of: run_of(*point).logits,
-                  lambda d, *point, run_of=run_of: model.unembed_backward(d, run_of(*point)))
+    yield unembed_row("plain", "int")
+    yield unembed_row("a bias and a multiplier", "int", multiplier=3, bias=True)
+    yield unembed_row("a soft cap", "complex", cap=1.5)
+    yield unembed_row("all of them", "complex", multiplier=0.7, cap=1.5, bias=True)
 
 
-def model_edits(draw):
-    """An edit of the embedding, of a branch, of heads, in two layers."""
-    return block_edits(draw, 4) + [
+def model_edits(kind):
+    """An edit of the embedding, of branches, of heads, in two layers."""
+    draw = Draw(5, kind)
+    return block_edits(kind) + [
         edits.scale("embed", draw.number(), positions=[2]), edits.scale("L1.mlp", draw.number()),
         edits.replace("L1.attn.H0", draw.tensor(3, 4)), edits.scale("L1.attn", draw.number())]
 
 
-def model_cases():
-    """(case, step, config, options of the weights, edits)."""
-    plain, rotating = attention_config(2, 2), attention_config(2, 4, 1, rotary=HALF)
-    layer, rms = norm_config("layer", 0.1), norm_config("rms", 0.1)
-    gpt = block_config(5, plain, "pre_norm", layer, "gelu_tanh")
-    llama = block_config(5, rotating, "pre_norm", rms, "silu")
-    llama_weights = {"positions": False, "biases": False, "gated": True, "unembed_bias": False}
-    exact = block_config(4, plain, "pre_norm", norm_config("layer", 0, 3), "relu")
-    yield "untied, positions", "complex", model_config(4, 5, 4, 2, gpt, final_norm=layer), {}, []
-    yield ("tied, positions", "complex", model_config(4, 5, 4, 2, gpt, final_norm=layer), {"tied": True}, [])
-    yield ("rotary, tied, multipliers", "complex",
-           model_config(4, 5, 4, 1, llama, embed_multiplier=2.0, final_norm=rms, logit_multiplier=0.3),
-           dict(llama_weights, tied=True), [])
-    yield ("soft caps", "complex",
-           model_config(4, 5, 4, 1, block_config(5, attention_config(2, 2, soft_cap=1.5), "sandwich", rms,
-                                                 "gelu_tanh"),
-                        final_norm=rms, logit_multiplier=0.5, logit_soft_cap=2.0), {"tied": True}, [])
-    yield ("post-norm, no final norm, learned multipliers", "complex",
-           model_config(4, 5, 4, 2, block_config(5, plain, "post_norm", layer, "silu"), final_norm=False),
-           {"multipliers": True}, [])
-    yield ("edited", "complex", model_config(4, 5, 4, 2, gpt, final_norm=layer), {"tied": True},
-           model_edits(Draw(5)))
-    yield ("a state set", "complex", model_config(4, 5, 4, 2, gpt, final_norm=layer), {},
-           [edits.set_state("L0.mlp", Draw(9).tensor(3, 4))])
-    yield ("the embedding's state set", "complex", model_config(4, 5, 4, 1, gpt, final_norm=layer), {},
-           [edits.set_state("embed", Draw(9).tensor(3, 4))])
-    yield ("exact", "exact",
-           model_config(4, 5, 4, 2, exact, embed_multiplier=2, final_norm=norm_config("rms", 0, 2),
-                        logit_multiplier=3),
-           {"tied": True}, all_patterns(2) + all_patterns(2, layer=1))
-    yield ("exact, edited", "exact",
-           model_config(4, 5, 4, 2, block_config(4, plain, "parallel", False, "relu"), final_norm=False), {},
-           all_patterns(2) + all_patterns(2, layer=1) + model_edits(Draw(6, Fraction)))
+def model_row(case, numbers, config, given=(), **options):
+    def run_of(w):
+        return model.run(model.make_model(config, w), TOKENS, given)
+
+    return Row("run_backward", case, numbers,
+               lambda draw: (model_weights(draw, config, **options),),
+               lambda w: run_of(w).logits, lambda d, w: (model.run_backward(d, run_of(w))[0],))
 
 
 def model_rows():
-    for case, step, config, options, given in model_cases():
-        def run_of(w, config=config, given=given):
-            return model.run(model.make_model(config, w), TOKENS, given)
+    plain, rotating = attention_config(2, 2), attention_config(2, 4, 1, rotary=HALF)
+    gpt = block_config(3, plain, "pre_norm", LAYER, "gelu_tanh")
+    gemma = block_config(3, attention_config(2, 2, soft_cap=1.5), "sandwich", RMS, "gelu_tanh")
+    whole = block_config(3, plain, "parallel", False, "relu")
+    given = block_config(2, attention_config(2, 1), "pre_norm", norm_config("layer", 0, 3), "relu")
+    yield model_row("untied, positions", "complex", model_config(4, 5, 4, 1, gpt, final_norm=LAYER))
+    yield model_row("rotary, tied, multipliers", "complex",
+                    model_config(4, 5, 4, 1, block_config(3, rotating, "pre_norm", RMS, "silu"),
+                                 embed_multiplier=2.0, final_norm=RMS, logit_multiplier=0.3),
+                    tied=True, positions=False, biases=False, gated=True, unembed_bias=False)
+    yield model_row("soft caps, tied, positions", "complex",
+                    model_config(4, 5, 4, 1, gemma, final_norm=RMS, logit_multiplier=0.5, logit_soft_cap=2.0),
+                    tied=True)
+    yield model_row("post-norm, no final norm, learned multipliers", "complex",
+                    model_config(4, 5, 4, 1, block_config(3, plain, "post_norm", LAYER, "silu"),
+                                 final_norm=False), multipliers=True)
+    yield model_row("two layers, edited", "complex", model_config(4, 5, 4, 2, gpt, final_norm=LAYER),
+                    model_edits(float), tied=True)
+    yield model_row("two layers, a state set between them", "complex",
+                    model_config(4, 5, 4, 2, gpt, final_norm=LAYER),
+                    [edits.set_state("L0.mlp", Draw(9).tensor(3, 4))])
+    yield model_row("the embedding's state set", "complex",
+                    model_config(4, 5, 4, 1, gpt, final_norm=LAYER),
+                    [edits.set_state("embed", Draw(9).tensor(3, 4))])
+    yield model_row("exact, tied, multipliers, given scales", "fraction",
+                    model_config(2, 5, 4, 2, given, embed_multiplier=2, final_norm=norm_config("rms", 0, 2),
+                                 logit_multiplier=3),
+                    all_patterns(Fraction, 2) + all_patterns(Fraction, 2, 3, 1), tied=True)
+    yield model_row("exact, edited, no norms", "int", model_config(4, 5, 4, 2, whole, final_norm=False),
+                    all_patterns(int, 2) + all_patterns(int, 2, 3, 1) + model_edits(int))
 
-        yield Row("run_backward", case, step,
-                  lambda draw, config=config, options=options: (model_weights(draw, config, **options),),
-                  lambda w, run_of=run_of: run_of(w).logits,
-                  lambda d, w, run_of=run_of: (model.run_backward(d, run_of(w))[0],))
+
+# ---- the stream ----
+
+def stream_row(case, point):
+    gain = [2.0, -1.0, 0.5]
+    fns = [norms.layer_norm, nonlinear.silu, lambda x: norms.rms_norm(x, gain, 0.1)]
+    backwards = [lambda d, x: norms.layer_norm_backward(d, x)[0], nonlinear.silu_backward,
+                 lambda d, x: norms.rms_norm_backward(d, x, gain, 0.1)[0]]
+    return Row("run_sublayers_backward", case, "complex", point,
+               lambda x: stream.run_sublayers(x, fns),
+               lambda d, x: (stream.run_sublayers_backward(d, x, fns, backwards)[0],))
 
 
 def stream_rows():
-    fns = [norms.layer_norm, nonlinear.silu, lambda x: norms.rms_norm(x, [2.0, -1.0, 0.5], 0.1)]
-    backwards = [lambda d, x: norms.layer_norm_backward(d, x)[0], nonlinear.silu_backward,
-                 lambda d, x: norms.rms_norm_backward(d, x, [2.0, -1.0, 0.5], 0.1)[0]]
-    for case, point in (("a vector", lambda draw: (draw.tensor(3),)),
-                        ("a batch", lambda draw: (draw.ragged((1, 3), 3),))):
-        yield Row("run_sublayers_backward", case, "complex", point,
-                  lambda x: stream.run_sublayers(x, fns),
-                  lambda d, x: (stream.run_sublayers_backward(d, x, fns, backwards)[0],))
+    yield stream_row("a vector", lambda draw: (draw.tensor(3),))
+    yield stream_row("a batch of unequal lengths", lambda draw: (draw.ragged((1, 3), 3),))
 
 
-def table():
-    """Every row; built anew for each test, so that none can leave anything for the next."""
-    return [each for rows in (linear_rows, entrywise_rows, norm_rows, frozen_rows, rotary_rows, attend_rows,
-                              project_rows, attention_rows, mlp_rows, loss_rows, edit_rows, branch_rows,
-                              norm_step_rows, block_rows, embed_rows, unembed_rows, model_rows, stream_rows)
-            for each in rows()]
+TABLE = [row for rows in (linear_rows, entrywise_rows, norm_rows, frozen_rows, rotary_rows, attend_rows,
+                          project_rows, attention_rows, mlp_rows, loss_rows, edit_rows, branch_rows,
+                          norm_step_rows, block_rows, embed_rows, unembed_rows, model_rows, stream_rows)
+         for row in rows()]
 
 
 # ---- the contract ----
 
+class Case:
+    """A row at a random point, with random gradients at its output."""
+
+    def __init__(self, row, seed):
+        self.row, self.seed, self.exact = row, seed, row.numbers in EXACT
+        self.what = f"{row.backward} ({row.case}), seed {seed}"
+        self.draw = Draw(seed, KINDS[row.numbers])
+        self.point = row.point(self.draw)
+        self.point_before = copied(self.point)
+        self.out = row.forward(*self.point)
+        self.d_out = self.draw.like(self.out)
+        self.d_out_before = copied(self.d_out)
+        self.gradients = row.gradients(self.d_out, *self.point)
+
+    def backward(self, d_out):
+        return self.row.gradients(d_out, *self.point)
+
+
 class Contract(unittest.TestCase):
+    made = {}                   # the cases, by row and seed: made by the first test that needs them
 
-    def every_case(self, check):
-        """check(case, point, out) for every row and seed, each a subtest."""
-        for each in table():
-            for seed in SEEDS:
-                with self.subTest(each.backward, case=each.case, seed=seed):
-                    draw = Draw(seed, Fraction if each.step == "exact" else float)
-                    point = each.point(draw)
-                    what = f"{each.backward} ({each.case}), seed {seed}"
-                    check(Case(each, draw, seed, what), point, each.forward(*point))
+    def every_case(self, check, seeds=SEEDS):
+        """check(case) for every row and seed, each a subtest."""
+        for i, row in enumerate(TABLE):
+            for seed in seeds:
+                with self.subTest(row.backward, case=row.case, seed=seed):
+                    if (i, seed) not in self.made:
+                        self.made[i, seed] = Case(row, seed)
+                    check(self.made[i, seed])
 
-    def agree(self, case, got, want, size, what):
-        """== where numbers are exact, else equal to the rounding of terms that add up to `size`."""
-        if case.row.step == "exact":
-            self.assertTrue(is_exact([got, want]), f"{case.what}, {what}: got {got!r}, want {want!r}: floats")
-            self.assertTrue(got == want, f"{case.what}, {what}: got {got!r}, want {want!r}, tolerance 0")
-        elif not abs(got - want) <= TIGHT * size:
-            self.fail(f"{case.what}, {what}: got {got!r}, want {want!r}, difference {abs(got - want):.3g}, "
-                      f"tolerance {TIGHT * size:.3g}: {TIGHT:g} times the size of the terms")
+    @classmethod
+    def tearDownClass(cls):
+        cls.made.clear()
 
     def test_gradients_have_the_form_of_the_arguments(self):
-        def check(case, point, out):
-            gradients = case.row.gradients(case.draw.like(out), *point)
-            self.assertEqual(form(gradients), form(point), case.what)
+        self.every_case(lambda case: self.assertEqual(form(case.gradients), form(case.point), case.what))
 
-        self.every_case(check)
+    def test_adjoint_for_all_arguments_together(self):
+        self.every_case(lambda case: self.check_adjoint(case, [None]))
 
-    def test_adjoint_for_all_arguments_and_for_each_alone(self):
-        def check(case, point, out):
-            d_out = case.draw.like(out)
-            gradients = case.row.gradients(d_out, *point)
-            direction = tuple(case.draw.like(part) for part in point)
-            names = [name for name, _ in tensors(point)]
-            # The size that rounding goes by is that of all terms: a key bias has gradient 0, by
-            # cancellation of numbers that are not small.
-            size = 0
-            for name in [""] + (names if len(names) > 1 else []):
-                along_one = only(direction, name) if name else direction
-                along = slope_along(case.row.forward, point, along_one, case.row.step)
-                from_forward, size_of_one = inner(d_out, along)
-                from_backward, size_of_other = inner(gradients, along_one)
-                size = size or size_of_one + size_of_other
-                self.agree(case, from_backward, from_forward, size,
-                           f"<Jt d_out, v> against <d_out, J v>, v in {name or 'all arguments'}")
+    def test_adjoint_for_each_tensor_alone(self):
+        self.every_case(lambda case: self.check_adjoint(case, [n for n, _ in tensors(case.point)]), SEEDS[:1])
 
-        self.every_case(check)
+    def check_adjoint(self, case, names):
+        """For the tensor of each name, None being all of them."""
+        direction = tuple(case.draw.like(part) for part in case.point)
+        # Rounding goes by the size of all terms together: a key bias has gradient 0, by cancellation of
+        # numbers that are not small.
+        _, size = inner(case.gradients, direction)
+        for name in names:
+            along = slope_along(case.row.forward, case.point, direction,
+                                "complex" if case.row.numbers == "complex" else "dual", name)
+            want, size_of_terms = inner(case.d_out, along)
+            got, _ = (inner(case.gradients, direction) if name is None else
+                      inner(tensor(case.gradients, name), tensor(direction, name)))
+            tolerance = 0 if case.exact else TIGHT * (size + size_of_terms)
+            if case.exact:
+                self.assertTrue(is_exact([got, want]), f"{case.what}: {got!r}, {want!r} are not exact")
+            if not abs(got - want) <= tolerance:
+                self.fail(f"{case.what}, v in {name or 'all arguments'}: <Jt d_out, v> is {got!r}, "
+                          f"<d_out, J v> is {want!r}, difference {abs(got - want)!r}, tolerance {tolerance!r}")
 
     def test_linear_in_the_gradient_at_the_output(self):
-        def check(case, point, out):
-            factor, one, other = case.draw.number(), case.draw.like(out), case.draw.like(out)
+        def check(case):
+            factor, other = case.draw.number(), case.draw.like(case.out)
 
             def mixed(a, b):
                 return factor * a + b
 
-            got = case.row.gradients(walk(mixed, one, other), *point)
-            want = walk(mixed, case.row.gradients(one, *point), case.row.gradients(other, *point))
-            assert_close(self, got, want, case.seed, case.what, 0 if case.row.step == "exact" else TIGHT)
+            got = case.backward(walk(mixed, case.d_out, other))
+            want = walk(mixed, case.gradients, case.backward(other))
+            assert_close(self, got, want, case.seed, case.what, 0 if case.exact else TIGHT)
 
-        self.every_case(check)
+        self.every_case(check, SEEDS[:1])
 
     def test_no_gradient_at_the_output_is_none_anywhere(self):
-        def check(case, point, out):
-            gradients = case.row.gradients(walk(lambda a: 0 * a, out), *point)
+        def check(case):
+            gradients = case.backward(walk(lambda a: 0 * a, case.out))
             self.assertEqual([a for a in flat(gradients) if a != 0], [], case.what)
 
-        self.every_case(check)
+        self.every_case(check, SEEDS[:1])
 
     def test_nothing_passed_in_is_changed_and_a_second_call_gives_the_same(self):
-        def check(case, point, out):
-            d_out = case.draw.like(out)
-            before, d_before, first_out = copied(point), copied(d_out), copied(out)
-            gradients = case.row.gradients(d_out, *point)
-            first = copied(gradients)
-            self.assertTrue(copied(point) == before, case.what + ": an argument was changed")
-            self.assertTrue(d_out == d_before, case.what + ": d_out was changed")
-            self.assertTrue(case.row.forward(*point) == first_out, case.what + ": forward, a second time")
-            again = copied(case.row.gradients(d_out, *point))
-            self.assertTrue(again == first, case.what + ": backward, a second time")
+        def check(case):
+            self.assertTrue(case.row.forward(*case.point) == case.out, case.what + ": forward, a second time")
+            again = case.backward(case.d_out)
+            self.assertTrue(copied(again) == copied(case.gradients), case.what + ": backward, a second time")
+            self.assertTrue(copied(case.point) == case.point_before, case.what + ": an argument was changed")
+            self.assertTrue(copied(case.d_out) == case.d_out_before, case.what + ": d_out was changed")
+
+        self.every_case(check, SEEDS[:1])
+
+    def test_no_list_of_an_argument_is_handed_out_again(self):
+        def check(case):
+            arguments = lists_in(case.point)
+            self.assertFalse(lists_in(case.out) & arguments, case.what + ": the output shares a list")
+            arguments |= lists_in(case.d_out)
+            self.assertFalse(lists_in(case.gradients) & arguments, case.what + ": a gradient shares a list")
 
         self.every_case(check)
 
-    def test_no_list_of_an_argument_is_handed_out_again(self):
-        def check(case, point, out):
-            d_out = case.draw.like(out)
-            given = lists_in(point)
-            self.assertFalse(lists_in(out) & given, case.what + ": the output shares a list with an argument")
-            gradients = case.row.gradients(d_out, *point)
-            given |= lists_in(d_out)
-            self.assertFalse(lists_in(gradients) & given,
-                             case.what + ": a gradient shares a list with an argument")
+    def test_exact_rows_are_exact(self):
+        """Else == would compare floats, and hold or fail by luck."""
+        def check(case):
+            if case.exact:
+                self.assertTrue(is_exact([case.out, case.gradients]), case.what)
 
         self.every_case(check)
 
 
 class TableIsComplete(unittest.TestCase):
 
-    def public_backwards(self):
+    @staticmethod
+    def public_backwards():
         """The names of all public functions ..._backward, in every module of the package."""
         names = set()
-        for module in pkgutil.walk_packages(pyres.__path__, "pyres."):
-            if module.name.rpartition(".")[2] in ("__main__", "cli"):      # commands
+        for found in pkgutil.walk_packages(pyres.__path__, "pyres."):
+            if found.name.rpartition(".")[2] in ("__main__", "cli"):        # commands
                 continue
-            loaded = importlib.import_module(module.name)
-            names |= {name for name, value in vars(loaded).items()
-                      if inspect.isfunction(value) and value.__module__ == module.name
+            module = importlib.import_module(found.name)
+            names |= {name for name, value in vars(module).items()
+                      if inspect.isfunction(value) and value.__module__ == found.name
                       and re.search("_backward(_from)?$", name) and not name.startswith("_")}
         return names
 
     def test_every_pair_of_the_package_is_in_the_table(self):
-        self.assertEqual(sorted(self.public_backwards() - {each.backward for each in table()}), [],
+        self.assertEqual(sorted(self.public_backwards() - {row.backward for row in TABLE}), [],
                          "these have no row in the table of the contract")
 
     def test_the_table_names_nothing_that_is_not_there(self):
-        self.assertEqual(sorted({each.backward for each in table()} - self.public_backwards()), [])
-
-    def test_exact_rows_are_exact(self):
-        """Else == would be a comparison of floats, and pass or fail by luck."""
-        for each in table():
-            if each.step == "exact":
-                with self.subTest(each.backward, case=each.case):
-                    point = each.point(Draw(3, Fraction))
-                    out = each.forward(*point)
-                    gradients = each.gradients(Draw(4, Fraction).like(out), *point)
-                    self.assertTrue(is_exact([out, gradients]))
+        self.assertEqual(sorted({row.backward for row in TABLE} - self.public_backwards()), [])
 
 
 if __name__ == "__main__":

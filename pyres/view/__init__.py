@@ -1,14 +1,14 @@
 """Views of a run: the numbers that a picture shows, here; the pictures, in the modules.
 
-Everything drawn was computed by the package.  This page picks it out of the records, once for every
-kind of picture, and takes lengths and angles.
+Everything drawn was computed by the package.  This page picks it out of the records, once for
+every kind of picture, and takes lengths and angles.
 
     length, cosine     of vectors, by the one inner product
     Selection, between the states and writers of some of a run's blocks
     Row, trace_rows    what each writer did to the stream at one position
-    plain              a result as JSON can hold it
 
-    text               results as lines for a terminal
+    text, terminal     results as lines, and where they are written
+    record             results as JSON has them
 
 >>> states = [("embed", [[3.0, 4.0]]), ("L0.attn", [[3.0, 0.0]])]
 >>> writers = [("embed", [[3.0, 4.0]]), ("L0.attn", [[0.0, -4.0]])]
@@ -17,13 +17,12 @@ kind of picture, and takes lengths and angles.
 embed 5.0 5.0 None
 L0.attn 3.0 4.0 -0.8
 """
-import math
 from collections import namedtuple
 
 from ..linalg import dot
 from ..scalar import sqrt
 
-__all__ = ["length", "cosine", "Selection", "between", "Row", "trace_rows", "plain"]
+__all__ = ["length", "cosine", "Selection", "between", "Row", "trace_rows"]
 
 
 def length(v):
@@ -36,7 +35,7 @@ def length(v):
 
 
 def cosine(u, v):
-    """The cosine of the angle between two vectors [n]; None where one is zero and there is no angle.
+    """The cosine of the angle between two vectors [n]; None where one is zero: there is no angle.
 
     >>> cosine([1.0, 0.0], [-2.0, 0.0]), cosine([1.0, 0.0], [0.0, 0.0])
     (-1.0, None)
@@ -46,33 +45,34 @@ def cosine(u, v):
 
 
 class Selection(namedtuple("Selection", ("states", "writers"))):
-    """Some of a run: pairs (name, stream) and pairs (name, update), each [n_tokens][d_model].  The first
-    state is what the writers begin from, or the embedding, which is a writer itself.
+    """Some of a run: pairs (name, stream) and pairs (name, update), each [n_tokens][d_model].  The
+    first state is what the writers begin from, or the embedding, which is a writer itself.
     """
 
 
 def between(run, begin, end):
-    """The Selection of blocks begin to end - 1 of a run, and of the state before them.
+    """The Selection of blocks begin to end - 1 of a Run, and of the state before them.
 
     >>> from collections import namedtuple
-    >>> names = ["embed", "L0.attn", "L0.mlp", "L1.attn", "L1.mlp"]
-    >>> run = namedtuple("Run", "states writers")([(n, None) for n in names], [(n, None) for n in names])
-    >>> selection = between(run, 1, 2)
+    >>> writers = [(name, None) for name in ("embed", "L0.attn", "L0.mlp", "L1.attn", "L1.mlp")]
+    >>> selection = between(namedtuple("Run", "states writers")(writers, writers), 1, 2)
     >>> [name for name, _ in selection.states], [name for name, _ in selection.writers]
     (['L0.mlp', 'L1.attn', 'L1.mlp'], ['L1.attn', 'L1.mlp'])
     """
     wanted = {f"L{i}.{branch}" for i in range(begin, end) for branch in ("attn", "mlp")}
     start = "embed" if begin == 0 else f"L{begin - 1}.mlp"
-    states = [pair for pair in run.states if pair[0] in wanted or pair[0] == start]
-    return Selection(states, [pair for pair in run.writers if pair[0] in wanted
-                              or pair[0] == start == "embed"])
+    return Selection([pair for pair in run.states if pair[0] in wanted or pair[0] == start],
+                     [pair for pair in run.writers if pair[0] in wanted
+                      or pair[0] == start == "embed"])
 
 
-class Row(namedtuple("Row", ("name", "update", "state", "update_length", "state_length", "cosine"))):
+class Row(namedtuple("Row", ("name", "update", "state", "update_length", "state_length",
+                             "cosine"))):
     """One writer at one position.
 
-    update, state    what it added, and the stream after it [d_model]; state is None where there is none
-                     before the next writer (a parallel block), update where only the state is shown
+    update, state    what it added, and the stream after it [d_model].  A state is None where there
+                     is none before the next writer (parallel blocks); an update, in a row that only
+                     says where the others begin.
     lengths          of the two, or None
     cosine           of the update with the stream before it, or None
     """
@@ -80,35 +80,14 @@ class Row(namedtuple("Row", ("name", "update", "state", "update_length", "state_
 
 def trace_rows(selection, position):
     """The Rows of a Selection at one position."""
-    states = dict(selection.states)
-    rows, before = [], None
+    states, rows, before = dict(selection.states), [], None
     start, stream = selection.states[0]
     if start not in dict(selection.writers):
         before = stream[position]
         rows.append(Row(start, None, before, None, length(before), None))
     for name, update in selection.writers:
-        u = update[position]
-        x = states[name][position] if name in states else None
+        u, x = update[position], states[name][position] if name in states else None
         rows.append(Row(name, u, x, length(u), None if x is None else length(x),
                         None if before is None else cosine(u, before)))
         before = before if x is None else x
     return rows
-
-
-def plain(x):
-    """A result as JSON can hold it: tuples as lists; an exact number as an int or a float; a float that
-    is no number, or infinite, as "nan", "inf" or "-inf".
-
-    >>> from fractions import Fraction
-    >>> plain({"x": (Fraction(3, 2), Fraction(4)), "error": -math.inf})
-    {'x': [1.5, 4], 'error': '-inf'}
-    """
-    if isinstance(x, dict):
-        return {key: plain(part) for key, part in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [plain(part) for part in x]
-    if isinstance(x, float):
-        return x if math.isfinite(x) else str(x)
-    if x is None or isinstance(x, (bool, int, str)):
-        return x
-    return int(x) if x == int(x) else float(x)

@@ -1,17 +1,18 @@
 """Results as lines of text: pure functions from data to lines that fit a terminal's columns.
 
-    Look            columns, ascii, color, precision, quiet: how a result is to look
-    shown, wrapped, painted, figure, exact, small    texts and numbers
-    stream_table, item_table, pair_table             tables
-    toy_lines, trace_lines, count_lines, info_lines, check_lines    what the commands print
+    Look                                      how a result is to look
+    shown, wrapped, listed, painted           texts
+    figure, exact, small, counted             numbers
+    stream_table, number_table, item_table, pair_table    tables
+    check_lines                               what was checked
+    toy_lines, trace_lines, count_lines, info_lines, verdict_lines    what the commands print
 
-A line that begins with + is an update, one with = the stream after it.  Colour repeats what such a
-sign, a word or a number says, and is there only where it is asked for.  With ascii, every character
-is one of ASCII's; what others wrote (names in files, tokens) is escaped where it would not show.
+A line that begins with + is an update, one with = the stream after it.  Colour repeats what such
+a sign or a word says, and is there only where it is asked for.  With ascii, every character is one
+of ASCII's.  What others wrote (names in files, tokens) is escaped where it would not show.
 
->>> look = Look(columns=40)
->>> for line in toy_lines([1, 2, 3], [("attention", [0.5, -1, 0]), ("MLP", None)],
-...                       [[1, 2, 3], [1.5, 1, 3]], [0.5, -1, 0], look._replace(quiet=True)):
+>>> updates = [("attention", [0.5, -1, 0]), ("MLP", None)]
+>>> for line in toy_lines(updates, [[1, 2, 3], [1.5, 1, 3]], [0.5, -1, 0], Look(quiet=True)):
 ...     print(line)
 stream       1     2  3
 + attention  0.5  -1  0
@@ -22,21 +23,31 @@ import textwrap
 from collections import namedtuple
 
 from ..show import number, quoted
+from ..study.counting import Item
 from . import trace_rows
 
-__all__ = ["Look", "shown", "wrapped", "painted", "figure", "exact", "small", "stream_table",
-           "item_table", "pair_table", "toy_lines", "trace_lines", "count_lines", "info_lines",
-           "check_lines"]
+__all__ = ["Look", "SPECIAL", "shown", "wrapped", "listed", "painted", "figure", "exact", "small",
+           "counted", "stream_table", "number_table", "item_table", "pair_table", "check_lines",
+           "toy_lines", "trace_lines", "count_lines", "info_lines", "verdict_lines"]
 
 
 class Look(namedtuple("Look", ("columns", "ascii", "color", "precision", "quiet"),
                       defaults=(80, False, False, 3, False))):
-    """How a result is to look: columns of the terminal; ascii and color, whether only ASCII may be used
-    and whether colour; precision, decimals of a number; quiet, whether explanations are left out.
+    """How a result is to look.
+
+    columns      the longest line
+    ascii        whether only ASCII characters are used
+    color        whether there is colour
+    precision    decimals of a number
+    quiet        whether explanations are left out
     """
 
 
-# ---- texts and numbers ----
+# ---- texts ----
+
+# the only character beyond ASCII that is used, and what stands for it
+SPECIAL, PLAIN = "·", "*"
+
 
 def shown(text, look):
     r"""The text with everything escaped that would not show, or that moves the cursor.
@@ -46,7 +57,7 @@ def shown(text, look):
     """
     text = "".join([c if c.isprintable() else quoted(c)[1:-1] for c in text])
     if look.ascii:
-        text = text.replace("·", "*").encode("ascii", "backslashreplace").decode("ascii")
+        text = text.replace(SPECIAL, PLAIN).encode("ascii", "backslashreplace").decode("ascii")
     return text
 
 
@@ -59,40 +70,70 @@ def wrapped(text, look, indent=""):
     return textwrap.wrap(shown(text, look), look.columns, subsequent_indent=indent)
 
 
+def listed(items, look):
+    """Short texts with commas between them, none broken in two.
+
+    >>> listed(["d = d_model 4", "f = d_mlp 8"], Look(columns=20))
+    ['d = d_model 4,', 'f = d_mlp 8']
+    """
+    lines = []
+    for text in [shown(item, look) for item in items]:
+        if lines and len(lines[-1]) + len(text) + 3 <= look.columns:
+            lines[-1] += ", " + text
+        else:
+            lines = lines[:-1] + [line + "," for line in lines[-1:]] + [text]
+    return lines
+
+
 PAINTS = {"heading": "\x1b[1m", "update": "\x1b[36m", "fault": "\x1b[1;33m"}
 
 
-def painted(kind, line, look):
-    r"""A whole line in the colour of its kind: heading, update, fault.
+def painted(kind, lines, look):
+    r"""Whole lines in the colour of their kind: heading, update, fault.
 
-    >>> painted("heading", "weights", Look()), painted("heading", "weights", Look(color=True))
-    ('weights', '\x1b[1mweights\x1b[0m')
+    >>> painted("heading", ["cache"], Look()), painted("heading", ["cache"], Look(color=True))
+    (['cache'], ['\x1b[1mcache\x1b[0m'])
     """
-    return f"{PAINTS[kind]}{line}\x1b[0m" if look.color and line else line
+    return [f"{PAINTS[kind]}{line}\x1b[0m" if look.color else line for line in lines]
 
+
+def updates_painted(lines, look):
+    """Lines of a table, those of updates in their colour."""
+    return [painted("update", [line], look)[0] if line.startswith("+") else line for line in lines]
+
+
+# ---- numbers ----
 
 def figure(x, look):
-    """A length or an angle as text; with an exponent where decimals would show nothing, or too much;
-    a point for None.
+    """A length or an angle as text; with an exponent where decimals would show nothing, or too
+    much; a point for None.
 
     >>> [figure(x, Look()) for x in (1.5, 0.0, 0.00001, 1e30, float("nan"), None)]
     ['1.500', '0.000', '1e-05', '1e+30', 'nan', '.']
     """
     if x is None:
         return "."
-    plain = number(x, look.precision)
-    is_finite = x - x == 0
-    if is_finite and (abs(x) >= 1e7 or x != 0 and float(plain) == 0):
-        return "%.0e" % x
-    return plain
+    text = number(x, look.precision)
+    shows_nothing = x != 0 and float(text) == 0
+    shows_too_much = x - x == 0 and abs(x) >= 1e7               # inf - inf is nan
+    return small(x) if shows_nothing or shows_too_much else text
+
+
+def small(x):
+    """The size of a number as text, in one digit, or 0.
+
+    >>> small(0), small(2.22e-16), small(float("nan"))
+    ('0', '2e-16', 'nan')
+    """
+    return "0" if x == 0 else "%.0e" % x
 
 
 def exact(x):
-    """An exact number as text, as a decimal where it is one.
+    """An exact number as text: a decimal where it is one, else a fraction.
 
     >>> from fractions import Fraction
-    >>> exact(Fraction(-3, 2)), exact(Fraction(1, 3)), exact(7)
-    ('-1.5', '1/3', '7')
+    >>> exact(Fraction(-3, 2)), exact(Fraction(1, 3)), exact(7), exact(0.5)
+    ('-1.5', '1/3', '7', '0.5')
     """
     if isinstance(x, float):
         return repr(x)
@@ -101,53 +142,43 @@ def exact(x):
         digits += 1
     if digits == 0 or 10 ** digits % x.denominator:
         return str(x)
-    shifted = str(abs(x.numerator) * 10 ** digits // x.denominator).zfill(digits + 1)
-    return ("-" if x < 0 else "") + shifted[:-digits] + "." + shifted[-digits:]
+    all_digits = str(abs(x.numerator) * 10 ** digits // x.denominator).zfill(digits + 1)
+    return ("-" if x < 0 else "") + all_digits[:-digits] + "." + all_digits[-digits:]
 
 
-def small(x):
-    """An error as text: its size in one digit, or 0.
-
-    >>> small(0), small(2.22e-16), small(float("nan"))
-    ('0', '2e-16', 'nan')
-    """
-    return "0" if x == 0 else "%.0e" % x
-
-
-def counted(n, one, many=None):
+def counted(n, thing):
     """How many there are, in words.
 
     >>> counted(1, "block"), counted(3, "block")
     ('1 block', '3 blocks')
     """
-    return f"{n} {one if n == 1 else many or one + 's'}"
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 # ---- tables ----
 
 def stream_table(rows, look):
-    """Vectors under one another, from pairs (label, numbers as texts): as many channels beside one
-    another as fit, then the next ones.  Where there are no numbers a text stands in their place.
+    """Vectors under one another, from pairs (label, numbers as texts): as many channels as fit,
+    then the next ones.  Where a row has no numbers, a text stands in their place.
 
     >>> for line in stream_table([("stream", ["1", "-0.5"]), ("= stream", ["10.25", "2"])], Look()):
     ...     print(line)
     stream     1     -0.5
     = stream  10.25   2
     """
-    vectors = [cells for _, cells in rows if not isinstance(cells, str)]
-    columns = [aligned(column) for column in zip(*vectors)]
-    left = max(len(label) for label, _ in rows)
-    chunks = list(chunked([len(column[0]) + 2 for column in columns], look.columns - left))
+    columns = [aligned(column) for column
+               in zip(*[cells for _, cells in rows if not isinstance(cells, str)])]
+    left = max([len(label) for label, _ in rows])
     lines = []
+    chunks = list(chunked([len(column[0]) + 2 for column in columns], look.columns - left))
     for begin, end in chunks:
         if len(chunks) > 1:
-            lines += [""] if lines else []
-            lines.append(painted("heading", f"channels {begin} to {end - 1}", look))
-        numbers = zip(*[columns[i] for i in range(begin, end)])
+            lines += [""] * (begin > 0)
+            lines += painted("heading", [f"channels {begin} to {end - 1}"], look)
+        numbers = zip(*columns[begin:end])
         for label, cells in rows:
             beside = cells if isinstance(cells, str) else "  ".join(next(numbers))
-            line = f"{label:<{left}}  {beside}".rstrip()
-            lines.append(painted("update", line, look) if label.startswith("+") else line)
+            lines += updates_painted([f"{label:<{left}}  {beside}".rstrip()], look)
     return lines
 
 
@@ -158,8 +189,8 @@ def aligned(texts):
     [' 1   ', '-0.5 ', '10.25']
     """
     parts = [text.partition(".") for text in texts]
-    before = max(len(whole) for whole, _, _ in parts)
-    after = max(len(point + decimals) for _, point, decimals in parts)
+    before = max([len(whole) for whole, _, _ in parts])
+    after = max([len(point + decimals) for _, point, decimals in parts])
     return [f"{whole:>{before}}{point + decimals:<{after}}" for whole, point, decimals in parts]
 
 
@@ -175,8 +206,7 @@ def chunked(widths, room):
             yield begin, i
             begin, used = i, 0
         used += width
-    if widths:
-        yield begin, len(widths)
+    yield begin, len(widths)
 
 
 def number_table(header, rows, look):
@@ -190,22 +220,20 @@ def number_table(header, rows, look):
     embed      1.5      .
     + L0.attn  2.0   0.75
     """
-    widths = [max(len(cell) for cell in column) for column in zip(header, *rows)]
+    widths = [max([len(cell) for cell in column]) for column in zip(header, *rows)]
     if sum(widths) + 2 * len(widths) - 2 > look.columns:
-        return [line for name, *cells in rows
-                for line in [name] + [f"  {what} {cell}" for what, cell in zip(header[1:], cells)]]
-    lines = [row[0].ljust(widths[0]) + "".join(
-        [cell.rjust(width + 2) for cell, width in zip(row[1:], widths[1:])])
+        return updates_painted([line for name, *cells in rows for line in [name] + [
+            f"  {what} {cell}" for what, cell in zip(header[1:], cells)]], look)
+    lines = [f"{row[0]:<{widths[0]}}" + "".join(
+        [f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:])])
         for row in [header] + rows]
-    return [painted("heading", lines[0], look)] + [
-        painted("update", line, look) if line.startswith("+") else line for line in lines[1:]]
+    return painted("heading", lines[:1], look) + updates_painted(lines[1:], look)
 
 
 def item_table(sections, look):
-    """Counts under headings, from pairs (heading, items).  A formula stands beside its name, or below
-    where there is no room.
+    """Counts under headings, from pairs (heading, Items).  A formula stands beside its name, or
+    below where there is no room.
 
-    >>> from pyres.study.counting import Item
     >>> items = [Item("mlp w_up, w_down", "2·d·f = 2·4·8", 64), Item("total", "", 64)]
     >>> for line in item_table([("weights", items)], Look()) + item_table([("", items)], Look(28)):
     ...     print(line)
@@ -216,26 +244,20 @@ def item_table(sections, look):
       2·d·f = 2·4·8
     total             64
     """
-    items = [one for _, of_section in sections for one in of_section]
-    names = max([len(one.name) for one in items])
+    items = [one for _, in_section in sections for one in in_section]
+    names = max([len(one.name) for one in items]) + 2
     values = max([len(f"{one.value:,}") for one in items])
-    room = look.columns - names - values - 4
-    formulas = max([len(one.formula) for one in items if len(one.formula) <= room] + [0])
-    gap = 2 * (formulas > 0)
+    room = look.columns - names - values - 2
+    fitting = [len(one.formula) + 2 for one in items if 0 < len(one.formula) <= room]
+    formulas = max(fitting + [0])
     lines = []
-    for heading, of_section in sections:
-        lines += ([""] if lines else []) + wrapped_heading(heading, look)
-        for one in of_section:
-            beside = one.formula if len(one.formula) <= room else ""
-            lines.append(shown(f"{one.name:<{names}}  {beside:<{formulas + gap}}"
-                               f"{one.value:>{values},}", look))
-            if beside != one.formula:
-                lines += wrapped("  " + one.formula, look, "    ")
+    for heading, in_section in sections:
+        lines += [""] * bool(lines) + painted("heading", wrapped(heading, look), look)
+        for one in in_section:
+            beside, below = (one.formula, "") if len(one.formula) <= room else ("", one.formula)
+            line = f"{one.name:<{names}}{beside:<{formulas}}{one.value:>{values},}"
+            lines += [shown(line, look)] + wrapped("  " * bool(below) + below, look, "    ")
     return lines
-
-
-def wrapped_heading(heading, look):
-    return [painted("heading", line, look) for line in wrapped(heading, look)]
 
 
 def pair_table(pairs, look):
@@ -244,124 +266,128 @@ def pair_table(pairs, look):
     >>> pair_table([("family", "gpt2"), ("n_layers", "2")], Look())
     ['family    gpt2', 'n_layers  2']
     """
-    left = max(len(name) for name, _ in pairs) + 2
+    left = max([len(name) for name, _ in pairs]) + 2
     return [line for name, value in pairs
             for line in wrapped(f"{name:<{left}}{value}", look, " " * left)]
 
 
-# ---- toy ----
-
-def toy_lines(x, updates, states, total, look):
-    """The table of three numbers: x, updates as pairs (name, update or None where it is switched off),
-    the states of the stream, and what was added in all.
-    """
-    rows, later = [("stream", [exact(a) for a in x])], iter(states[1:])
-    for name, update in updates:
-        if update is None:
-            rows.append((f"+ {name}", "off"))
-            continue
-        rows += [(f"+ {name}", [exact(a) for a in update]),
-                 ("= stream", [exact(a) for a in next(later)])]
-    if look.quiet:
-        return stream_table(rows, look)
-    return (wrapped("One stream, and what each sublayer adds to it:", look) + [""]
-            + stream_table(rows, look) + [""]
-            + wrapped("Added in all (the last stream minus the first): "
-                      + ", ".join([exact(a) for a in total]), look))
-
-
-# ---- trace ----
-
-LEGEND = ("|x| is the stream's length, |add| that of what was added, and cos the cosine between what "
-          "was added and the stream before: 1 is the same direction, 0 a right angle, -1 opposite.")
-
-
-def trace_lines(run, selection, position, checks, look, vectors=False):
-    """What each writer did to the stream of a Run at one position; selection as view.between gives it."""
-    rows = trace_rows(selection, position)
-    cells = [("+ " * (row.name != "embed" and row.update is not None) + row.name,
-              figure(row.state_length, look), figure(row.update_length, look),
-              figure(row.cosine, look)) for row in rows]
-    lines = wrapped(trace_title(run, position), look) + [""]
-    lines += number_table(("state", "|x|", "|add|", "cos"), cells, look)
-    if vectors:
-        lines += [""] + stream_table(vector_rows(run, rows, look), look)
-    explained = [] if look.quiet else [""] + wrapped(LEGEND, look)
-    return lines + explained + [""] + check_lines(checks, look)
-
-
-def trace_title(run, position):
-    config, token = run.model.config, run.tokens[position]
-    tokenizer = run.model.tokenizer
-    text = "" if tokenizer is None else " " + quoted(tokenizer.decode([token]))
-    return (f"{run.model.name}: {counted(len(config.blocks), 'block')}, d_model {config.d_model}, "
-            f"{counted(len(run.writers), 'writer')}.  Token {token}{text} at position {position} of "
-            f"0 to {len(run.tokens) - 1}.")
-
-
-def vector_rows(run, rows, look):
-    """The vectors of trace_rows, labelled; post-norm's state is no sum, and says so."""
-    normed = {f"L{i}.{branch}" for i, block in enumerate(run.model.config.blocks)
-              for branch in ("attn", "mlp") if block.placement == "post_norm"}
-
-    def texts(v):
-        return [number(a, look.precision) for a in v]
-
-    labelled = []
-    for row in rows:
-        if row.update is None or row.name == "embed":
-            labelled.append((row.name, texts(row.state)))
-            continue
-        labelled.append((f"+ {row.name}", texts(row.update)))
-        if row.state is not None:
-            labelled.append(("= norm(stream)" if row.name in normed else "= stream",
-                             texts(row.state)))
-    return labelled
-
+# ---- checks ----
 
 def check_lines(checks, look):
     """What was checked, in words: dicts of name, error, tolerance, ok.
 
-    >>> check_lines([{"name": "a + b = c", "error": 1e-16, "tolerance": 4e-16, "ok": True}], Look())
-    ['check: a + b = c holds; the error is 1e-16, rounding explains 4e-16']
-    >>> check_lines([{"name": "a + b = c", "error": 0, "tolerance": 0, "ok": True}], Look())
-    ['check: a + b = c holds exactly']
+    >>> check = {"name": "a + b = c", "error": 1e-16, "tolerance": 4e-16, "ok": True}
+    >>> check_lines([check, dict(check, error=0, tolerance=0)], Look())
+    ['check: a + b = c holds; the error is 1e-16, rounding explains 4e-16', \
+'check: a + b = c holds exactly']
     """
     lines = []
     for check in checks:
+        words = "holds" if check["ok"] else "DOES NOT HOLD"
         if check["ok"] and check["error"] == 0 == check["tolerance"]:
-            words = "holds exactly"
+            words += " exactly"
         else:
-            words = (f"{'holds' if check['ok'] else 'DOES NOT HOLD'}; the error is "
-                     f"{small(check['error'])}, rounding explains {small(check['tolerance'])}")
+            words += (f"; the error is {small(check['error'])}, "
+                      f"rounding explains {small(check['tolerance'])}")
         found = wrapped(f"check: {check['name']} {words}", look, "  ")
-        lines += found if check["ok"] else [painted("fault", line, look) for line in found]
+        lines += found if check["ok"] else painted("fault", found, look)
     return lines
+
+
+# ---- toy ----
+
+def toy_lines(updates, states, total, look):
+    """The table of three numbers: updates as pairs (name, update), None where one is switched off;
+    the states of the stream; what was added in all.
+    """
+    rows, later = [("stream", [exact(a) for a in states[0]])], iter(states[1:])
+    for name, update in updates:
+        if update is None:
+            rows.append((f"+ {name}", "off"))
+        else:
+            rows += [(f"+ {name}", [exact(a) for a in update]),
+                     ("= stream", [exact(a) for a in next(later)])]
+    table = stream_table(rows, look)
+    if look.quiet:
+        return table
+    in_all = ("Added in all, which is the last stream minus the first: "
+              + ", ".join([exact(a) for a in total]))
+    return (wrapped("One stream, and what each sublayer adds to it:", look) + [""] + table + [""]
+            + wrapped(in_all, look))
+
+
+# ---- trace ----
+
+LEGEND = ("|x| is the length of the stream, |add| of what was added, and cos is the cosine between "
+          "what was added and the stream before: 1 the same direction, 0 a right angle, "
+          "-1 the opposite direction.")
+
+
+def trace_lines(run, selection, position, checks, look, vectors=False):
+    """What each writer did to the stream of a Run at one position: a Selection of the run's states
+    and writers, the checks that were made; with vectors, the numbers too.
+    """
+    rows = trace_rows(selection, position)
+    lines = wrapped(trace_title(run, position), look) + [""] + number_table(
+        ("state", "|x|", "|add|", "cos"),
+        [(row.name if row.update is None or row.name == "embed" else f"+ {row.name}",
+          figure(row.state_length, look), figure(row.update_length, look), figure(row.cosine, look))
+         for row in rows], look)
+    if vectors:
+        lines += [""] + stream_table(vector_rows(run, rows, look), look)
+    if not look.quiet:
+        lines += [""] + wrapped(LEGEND, look)
+    return lines + [""] + check_lines(checks, look)
+
+
+def trace_title(run, position):
+    token, tokenizer = run.tokens[position], run.model.tokenizer
+    text = "" if tokenizer is None else " " + quoted(tokenizer.decode([token]))
+    return (f"{run.model.name}: {counted(len(run.steps.blocks), 'block')}, "
+            f"d_model {run.model.config.d_model}, {counted(len(run.writers), 'writer')}.  "
+            f"Token {token}{text} at position {position} of 0 to {len(run.tokens) - 1}.")
+
+
+def vector_rows(run, rows, look):
+    """The vectors of trace_rows as rows of a stream_table.  Post-norm's state is not the sum, and
+    its label says so.
+    """
+    def row_of(label, v):
+        return label, [number(a, look.precision) for a in v]
+
+    normed = {f"L{i}.{branch}" for i, block in enumerate(run.model.config.blocks)
+              for branch in ("attn", "mlp") if block.placement == "post_norm"}
+    labelled = []
+    for row in rows:
+        if row.update is None or row.name == "embed":
+            labelled.append(row_of(row.name, row.state))
+            continue
+        labelled.append(row_of(f"+ {row.name}", row.update))
+        if row.state is not None:
+            labelled.append(row_of("= norm(sum)" if row.name in normed else "= stream", row.state))
+    return labelled
 
 
 # ---- count ----
 
-WORDS = {"d": "d_model", "f": "d_mlp", "H": "n_heads", "K": "n_kv_heads", "h": "d_head",
-         "L": "n_layers", "V": "d_vocab", "T": "n_ctx"}
+LETTERS = {"d": "d_model", "f": "d_mlp", "H": "n_heads", "K": "n_kv_heads", "h": "d_head",
+           "L": "n_layers", "V": "d_vocab", "T": "n_ctx"}
 
 
 def count_lines(count, notes, look):
-    """A Count, itemised."""
-    sections = []
+    """A Count, itemised, and notes, each a paragraph."""
+    seen = counted(count.n_seen, "token")
+    sections = [("writers", [count.writers])]
     if count.weights:
-        total = count.writers._replace(name="total", formula="", value=count.total)
-        sections.append(("weights", count.weights + [total]))
-    sections.append(("writers", [count.writers]))
-    if not look.quiet:
-        seen = counted(count.n_seen, "token")
-        sections += [(heading, items) for heading, items in (
-            (f"multiply-adds for a token that sees n = {seen}", count.multiply_adds),
-            (f"cache of n = {seen}", count.cache)) if items]
-    lines = item_table(sections, look)
+        sections.insert(0, ("weights", count.weights + [Item("total", "", count.total)]))
     if look.quiet:
-        return lines
-    letters = ", ".join([f"{letter} = {WORDS[letter]} {size}" for letter, size in count.sizes])
-    lines += [""] + wrapped(letters, look)
+        return item_table(sections, look)
+    if count.multiply_adds:
+        sections.append((f"multiply-adds for a token that sees {seen} (n)", count.multiply_adds))
+    if count.cache:
+        sections.append((f"cache of {seen} (n)", count.cache))
+    lines = item_table(sections, look) + [""]
+    lines += listed([f"{letter} = {LETTERS[letter]} {size}" for letter, size in count.sizes], look)
     for note in notes:
         lines += [""] + wrapped(note, look)
     return lines
@@ -370,16 +396,24 @@ def count_lines(count, notes, look):
 # ---- model ----
 
 def info_lines(sizes, result, checks, look):
-    """What a folder holds: sizes, a dict of the model's, and the result of `model info`, a dict."""
-    pairs = [(name, str(value)) for name, value in sizes.items() if name != "sha256"]
-    pairs += [("weights", f"{result['total']:,}"),
-              ("unembedding", "tied to w_embed" if result["tied"] else "its own")]
+    """What a folder holds: sizes, the JSON's dict of the model, and result, that of `model info`."""
+    pairs = [(name, str(size)) for name, size in sizes.items() if name != "sha256"]
+    pairs += [("unembedding", "tied to w_embed" if result["tied"] else "its own"),
+              ("weights", f"{result['total']:,}")]
     lines = pair_table(pairs, look)
     for file in result["files"]:
-        kinds = "".join([", " + kind for kind in file["dtypes"]])
-        lines += [""] + wrapped_heading(f"{file['name']}: {file['bytes']:,} bytes{kinds}", look)
+        title = ", ".join([f"{file['name']}: {file['bytes']:,} bytes"] + file["dtypes"])
+        lines += [""] + painted("heading", wrapped(title, look), look)
         lines += wrapped("sha256 " + file["sha256"], look)
-    for heading, names in (("skipped buffers (tensors that are no weights)", result["buffers"]),
-                           ("config keys that are not read", result["config_keys_not_read"])):
-        lines += [""] + wrapped_heading(heading, look) + wrapped(", ".join(names) or "none", look)
+    for title, names in (("buffers, tensors that are no weights, skipped", result["buffers"]),
+                         ("config keys that are not read", result["config_keys_not_read"])):
+        lines += [""] + painted("heading", wrapped(title, look), look)
+        lines += wrapped(", ".join(names) or "none", look)
     return lines + [""] + check_lines(checks, look)
+
+
+def verdict_lines(title, checks, look):
+    """Checks under a title that says whether all of them hold."""
+    holds = all([check["ok"] for check in checks])
+    verdict = "everything adds up." if holds else "NOT everything adds up."
+    return wrapped(f"{title}: {verdict}", look) + [""] + check_lines(checks, look)

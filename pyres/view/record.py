@@ -1,0 +1,109 @@
+"""What the JSON of a result says: dicts and lists, with the documented names.
+
+    plain            numbers as JSON can hold them
+    stream_record    a state or a writer
+    check_record     whether a run's writers sum to its final stream
+    count_record     a Count
+    model_record, file_records    a model's folder
+
+>>> stream_record("embed", [[3.0, 4.0], [0.0, 2.0]])
+{'name': 'embed', 'norm': [5.0, 2.0]}
+"""
+import hashlib
+import math
+import os
+
+from ..model import sum_check
+from . import length
+
+__all__ = ["plain", "stream_record", "check_record", "count_record", "model_record",
+           "file_records"]
+
+
+def plain(x):
+    """A result as JSON can hold it: tuples as lists; an exact number as an int or a float; a float
+    that is no number, or infinite, as "nan", "inf" or "-inf".
+
+    >>> from fractions import Fraction
+    >>> plain({"x": (Fraction(3, 2), Fraction(4)), "error": -math.inf})
+    {'x': [1.5, 4], 'error': '-inf'}
+    """
+    if isinstance(x, dict):
+        return {key: plain(part) for key, part in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [plain(part) for part in x]
+    if isinstance(x, float):
+        return x if math.isfinite(x) else str(x)
+    if x is None or isinstance(x, (bool, int, str)):
+        return x
+    return int(x) if x == int(x) else float(x)
+
+
+# ---- a run ----
+
+def stream_record(name, rows, vectors=False):
+    """A state or a writer: rows [n_tokens][d_model], their lengths, and the rows if asked for."""
+    record = {"name": name, "norm": [length(row) for row in rows]}
+    if vectors:
+        record["vectors"] = rows
+    return record
+
+
+def check_record(run_record, before=""):
+    """The sum_check of a Run; `before` is put before the rule."""
+    check = sum_check(run_record)
+    return {"name": before + check.rule, "error": check.error, "tolerance": check.tolerance,
+            "ok": check.ok}
+
+
+# ---- a count ----
+
+def count_record(count):
+    """A Count: n_writers, weights and total are what most ask for."""
+    def items(found):
+        return [{"name": one.name, "formula": one.formula, "value": one.value} for one in found]
+
+    return {"n_writers": count.writers.value, "writers": items([count.writers])[0],
+            "weights": items(count.weights), "total": count.total, "n_seen": count.n_seen,
+            "multiply_adds": items(count.multiply_adds), "cache": items(count.cache)}
+
+
+# ---- a folder ----
+
+def model_record(folder, info):
+    """The `model` of the JSON, from what files.huggingface.inspect found: a size that differs from
+    block to block is a list."""
+    config = info.config
+
+    def in_blocks(read):
+        found = [read(block) for block in config.blocks]
+        return found[0] if found and found.count(found[0]) == len(found) else found
+
+    return {"name": os.path.basename(os.path.abspath(folder)), "sha256": digest(info.files[0]),
+            "family": info.family.model_type, "n_layers": len(config.blocks),
+            "d_model": config.d_model, "d_mlp": in_blocks(lambda block: block.d_mlp),
+            "n_heads": in_blocks(lambda block: block.attention.n_heads),
+            "n_kv_heads": in_blocks(lambda block: block.attention.n_kv_heads),
+            "d_head": in_blocks(lambda block: block.attention.d_head),
+            "d_vocab": config.d_vocab, "n_ctx": config.n_ctx,
+            "placement": in_blocks(lambda block: block.placement)}
+
+
+def file_records(folder, info):
+    """The folder's files: name, bytes, dtypes of the tensors in it, sha256."""
+    records = []
+    for path in [os.path.join(folder, "config.json")] + info.files:
+        names = info.tensors if path in info.files else ()
+        records.append({"name": os.path.basename(path), "bytes": os.path.getsize(path),
+                        "dtypes": sorted({info.tensors.dtype(name) for name in names}),
+                        "sha256": digest(path)})
+    return records
+
+
+def digest(path):
+    """The SHA-256 of a file, in hexadecimal."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            found.update(piece)
+    return found.hexdigest()
