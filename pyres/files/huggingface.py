@@ -21,7 +21,7 @@ from ..weights import (AttentionWeights, BlockWeights, MLPWeights, ModelWeights,
                        leaf_shapes, leaves)
 from .families import FAMILIES
 from .safetensors import read
-from .strict_json import parse
+from .strict_json import brief, parse
 
 __all__ = ["Fields", "FolderInfo", "inspect", "load", "file_tensors"]
 
@@ -75,7 +75,7 @@ class Fields:
         return default
 
     def refuse(self, key, value, wanted):
-        raise ValueError(f"{self.what}: {key} is {value!r}; this family is read only with {wanted}")
+        raise ValueError(f"{self.what}: {key} is {brief(value)}; expected {wanted}")
 
     def size(self, key, default=REQUIRED, bounded=True):
         """A whole number of at least 1."""
@@ -163,10 +163,7 @@ def inspect(folder):
     Raises ValueError with the file's name and the rule, FileNotFoundError where a file is missing.
     """
     path = os.path.join(folder, "config.json")
-    with open(path, "rb") as file:
-        values = parse(file.read(MAX_CONFIG_BYTES + 1), path) if _is_small(path) else None
-    if type(values) is not dict:
-        raise ValueError(f"{path}: expected an object of at most {MAX_CONFIG_BYTES} bytes")
+    values = _read_config(path)
     weights_path = os.path.join(folder, "model.safetensors")
     if not os.path.exists(weights_path) and os.path.exists(weights_path + ".index.json"):
         raise ValueError(f"{folder}: the weights are in several files; only one model.safetensors is read")
@@ -187,15 +184,22 @@ def inspect(folder):
 MAX_CONFIG_BYTES = 1_000_000
 
 
-def _is_small(path):
-    return os.path.getsize(path) <= MAX_CONFIG_BYTES
+def _read_config(path):
+    with open(path, "rb") as file:
+        data = file.read(MAX_CONFIG_BYTES + 1)
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ValueError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes, which no config is")
+    values = parse(data, path)
+    if type(values) is not dict:
+        raise ValueError(f"{path}: expected a JSON object")
+    return values
 
 
 def _family(values, path):
     for family in FAMILIES:
         if family.model_type == values.get("model_type"):
             return family
-    raise ValueError(f"{path}: model_type is {values.get('model_type')!r}; pyres reads "
+    raise ValueError(f"{path}: model_type is {brief(values.get('model_type'))}; pyres reads "
                      + ", ".join(family.model_type for family in FAMILIES))
 
 
