@@ -183,9 +183,9 @@ def root_of_count(n, like):
 
     >>> from fractions import Fraction
     >>> root_of_count(4, 1.0), root_of_count(4, Fraction(1))
-    (2.0, 2)
+    (2.0, Fraction(2, 1))
     """
     if type(like) in (float, int, complex):
         return math.sqrt(n)
     root = _integer_root(n)
-    return root if root * root == n else sqrt(0 * like + n)
+    return 0 * like + root if root * root == n else sqrt(0 * like + n)
