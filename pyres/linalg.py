@@ -170,9 +170,9 @@ def zeros_like(x):
     >>> zeros_like([[1.5, 2.5], [3, -4]])
     [[0.0, 0.0], [0, 0]]
     """
-    if isinstance(x, (list, tuple)):
-        return [zeros_like(part) for part in x]
-    return 0.0 if type(x) is float else 0 * x       # 0 * inf would be nan
+    if not isinstance(x, (list, tuple)):
+        return 0.0 if type(x) is float else 0 * x       # 0 * inf would be nan
+    return [0.0] * len(x) if all_floats(x) else [zeros_like(part) for part in x]
 
 
 # ---- entry by entry ----

@@ -18,7 +18,7 @@ not positive.  Maximum and relu compare complex numbers by the real part, so tha
 """
 import math
 
-from .linalg import check_length, check_numbers, dot, is_nested, map_vectors, multiply
+from .linalg import all_floats, check_length, check_numbers, dot, is_nested, map_vectors, multiply
 from .scalar import erf, exp, for_row, log, real, tanh
 
 __all__ = ["softmax", "softmax_vector", "softmax_backward", "softmax_backward_from", "log_softmax",
@@ -134,23 +134,25 @@ def relu(x):
 
 
 def _relu_vector(x):
+    if all_floats(x):
+        return [0.0 if a < 0.0 else a for a in x]       # written so that nan stays nan
     check_numbers("relu", x)
-    return [_relu(a) for a in x]
-
-
-def _relu(a):
-    if type(a) is float:
-        return 0.0 if a < 0.0 else a                # written so that nan stays nan
-    return 0 * a if real(a) < 0 else a
+    return [0 * a if real(a) < 0 else a for a in x]
 
 
 def relu_backward(d_out, x):
     """d_out where x is positive, 0 elsewhere, at 0 too.
 
-    >>> relu_backward([5, 5, 5], [-1.0, 0.0, 2.0])
+    >>> relu_backward([5, 5, 5], [-1, 0, 2])
     [0, 0, 5]
     """
-    return _chain("relu_backward", lambda v: [1 if real(a) > 0 else 0 for a in v], d_out, x)
+    return _chain("relu_backward", _relu_slopes, d_out, x)
+
+
+def _relu_slopes(x):
+    if all_floats(x):
+        return [1.0 if a > 0.0 else 0.0 for a in x]
+    return [1 if real(a) > 0 else 0 for a in x]
 
 
 ROOT_HALF = math.sqrt(0.5)
