@@ -1,7 +1,8 @@
 """pyres: the residual stream of a transformer, in plain Python.
 
-A transformer carries one vector for each token, and every sublayer adds an update to it.  This package is
-that sum: its mathematics with every derivative worked out by hand, over nested lists, with no dependency.
+A transformer carries one vector for each token, and every sublayer adds an update to it.  This
+package is that sum: its mathematics with every derivative worked out by hand, over nested lists,
+with no dependency.
 
 Read it from the bottom up:
 
@@ -11,6 +12,7 @@ Read it from the bottom up:
     config, weights, attention, mlp, loss  the sublayers
     blocks                                 where the sublayers and their norms stand
     model                                  embed, blocks, unembed; the run record; gradients
+    generation, data, training             one token at a time; what a model is trained on, and how
 
 >>> import pyres
 >>> pyres.trace([1, 2, 3], [lambda x: [0.5, -1, 0], lambda x: [0, 1, 1]])
@@ -29,22 +31,29 @@ from .rotary import angles, frequencies, rotate, rotate_backward
 
 __version__ = "0.1.0"
 
-LATER = ("edits", "config", "weights", "attention", "mlp", "loss", "blocks", "model")
+LATER = ("edits", "config", "weights", "attention", "mlp", "loss", "blocks", "model", "generation", "data")
 
 
 def __getattr__(name):
-    """The modules of LATER, every public name of theirs, files, load and study: imported when first
-    asked for, so that `import pyres` stays small.  Modules with records take longer to set up than all
-    that is imported above.
+    """The modules of LATER and every public name of theirs; files, load and save; study; training.
+
+    They are imported when first asked for, so that `import pyres` stays small: modules with
+    records take longer to set up than all that is imported above.
     """
-    if name in ("files", "load"):
-        from .files import load         # makes the module an attribute of the package, and so does the next
+    # An import of a name from a module makes the module an attribute of the package, and so the
+    # next line finds it there.
+    if name in ("files", "load", "save"):
+        from .files import load, save
         from . import files
-        return load if name == "load" else files
+        return {"load": load, "save": save, "files": files}[name]
     if name == "study":
         from .study import counting
         from . import study
         return study
+    if name == "training":
+        from .training import step
+        from . import training
+        return training
     for known, module in _later():
         if name == known:
             return module
@@ -54,6 +63,7 @@ def __getattr__(name):
 
 
 def _later():
-    from .model import run              # imports all of them
-    from . import edits, config, weights, attention, mlp, loss, blocks, model
-    return list(zip(LATER, (edits, config, weights, attention, mlp, loss, blocks, model)))
+    from .generation import generate    # imports all of them but data
+    from .data import text_loss
+    from . import edits, config, weights, attention, mlp, loss, blocks, model, generation, data
+    return list(zip(LATER, (edits, config, weights, attention, mlp, loss, blocks, model, generation, data)))

@@ -4,8 +4,9 @@
     pattern[t]    = softmax(score[t])                       over the positions that t sees
     mixed[t]      = sum over s of pattern[t][s] * v[s]
 
-That is `attend`, for every head.  Around it, x is projected to queries, keys and values, queries and keys
-may be normed and turned by rotary positions, and w_o projects the heads' results back to d_model:
+That is `attend`, for every head.  Around it, x is projected to queries, keys and values, queries
+and keys may be normed and turned by rotary positions, and w_o projects the heads' results back to
+d_model:
 
     q, k, v = w_q x + b_q, w_k x + b_k, w_v x + b_v
     out     = w_o mixed + b_o = sum over heads i of w_o^i mixed^i + b_o
@@ -44,9 +45,9 @@ __all__ = ["seen", "AttendSteps", "attend_steps", "attend", "attend_backward", "
 def seen(t, n_queries, n_keys, causal=True, window=None):
     """The positions that query t sees, as (first, last + 1).
 
-    Queries are the tail of the keys' sequence: query t stands at position n_keys - n_queries + t.  A causal
-    query sees itself and what stands before it; a window of w leaves the last w of these.  Raises
-    ValueError where it sees nothing.
+    Queries are the tail of the keys' sequence: query t stands at position n_keys - n_queries + t.
+    A causal query sees itself and what stands before it; a window of w leaves the last w of these.
+    Raises ValueError where it sees nothing.
 
     >>> seen(1, n_queries=3, n_keys=3), seen(0, n_queries=2, n_keys=6), seen(3, 4, 4, window=2)
     ((0, 2), (0, 5), (2, 4))
@@ -64,14 +65,14 @@ class AttendSteps(namedtuple("AttendSteps", ("q", "k", "v", "scores", "pattern",
     """q [n_heads][n_queries][d_head]; k, v [n_kv_heads][n_keys][d_head]; scores, pattern
     [n_heads][n_queries][n_keys]; mixed [n_heads][n_queries][d_head].
 
-    Scores are after a soft cap and None where a query does not see a key, where the pattern is 0.  A head
-    whose pattern was given has None for its scores.
+    Scores are after a soft cap and None where a query does not see a key, where the pattern is 0.
+    A head whose pattern was given has None for its scores.
     """
 
 
 def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, patterns=None):
-    """Every step of attention's formula: q [n_heads][n_queries][d_head], k and v [n_kv_heads][n_keys][d_head]
-    -> AttendSteps.
+    """Every step of attention's formula: q [n_heads][n_queries][d_head], k and v
+    [n_kv_heads][n_keys][d_head] -> AttendSteps.
 
     multiplier None is 1 / sqrt(d_head).  soft_cap c replaces a score s by c * tanh(s / c).  patterns, a list
     with a pattern or None for every head, gives patterns instead of computing them; they are taken as
@@ -127,7 +128,8 @@ def _checked_pattern(pattern, n_queries, n_keys):
 
 
 def _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap):
-    """One head's scores (None where unseen) and pattern (0 where unseen), [n_queries][n_keys] each."""
+    """One head's scores (None where unseen) and pattern (0 where unseen), [n_queries][n_keys]
+    each."""
     factor = score_factor(q_head, multiplier)
     scores, pattern = [], []
     for q_t, (first, end) in zip(q_head, spans):
@@ -160,8 +162,8 @@ def score_factor(q_head, multiplier):
 
 
 def _over_span(columns, row, span):
-    """sum over s in the span of row[s] * value[s]; what a query does not see is left out, so that an
-    infinity there cannot reach it."""
+    """sum over s in the span of row[s] * value[s]; what a query does not see is left out, so that
+    an infinity there cannot reach it."""
     first, end = span
     if end - first < len(row):
         columns, row = [column[first:end] for column in columns], row[first:end]
@@ -178,7 +180,8 @@ def attend(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, pa
 
 
 def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, soft_cap=None):
-    """Return (d_q, d_k, d_v), given d_mixed [n_heads][n_queries][d_head], the gradient at the result.
+    """Return (d_q, d_k, d_v), given d_mixed [n_heads][n_queries][d_head], the gradient at the
+    result.
 
     For one head, with p the pattern:
 
@@ -187,8 +190,8 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
         d_q[t]    = multiplier * sum over s of d_score[t][s] * k[s]
         d_k[s]    = multiplier * sum over t of d_score[t][s] * q[t]
 
-    The query heads of a group share keys and values, whose gradients add up.  A head whose pattern was
-    given has gradients at its values only.
+    The query heads of a group share keys and values, whose gradients add up.  A head whose pattern
+    was given has gradients at its values only.
 
     >>> steps = attend_steps([[[1.0], [2.0]]], [[[1.0], [1.0]]], [[[1.0], [3.0]]])
     >>> d_q, d_k, d_v = attend_backward([[[0.0], [4.0]]], steps)
@@ -199,15 +202,15 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
     group = len(q) // len(k)
     check_length("attend_backward", "d_mixed", d_mixed, len(q))
     d_q, d_k, d_v = [], [], []
-    for i, d_head in enumerate(d_mixed):
+    for i, d_mixed_head in enumerate(d_mixed):
         k_head, v_head = k[i // group], v[i // group]
         # forward: mixed[t] = sum over s of p[t][s] * v[s]
-        of_v = linear(transpose(steps.pattern[i]), transpose(d_head))
+        of_v = linear(transpose(steps.pattern[i]), transpose(d_mixed_head))
         if steps.scores[i] is None:
             of_q, of_k = zeros_like(q[i]), zeros_like(k_head)
         else:
             spans = [seen(t, len(q[i]), len(k_head), causal, window) for t in range(len(q[i]))]
-            d_scores = _scores_backward(d_head, steps.scores[i], steps.pattern[i], v_head, spans, soft_cap)
+            d_scores = _scores_backward(d_mixed_head, steps.scores[i], steps.pattern[i], v_head, spans, soft_cap)
             # forward: score[t][s] = factor * dot(q[t], k[s])
             factor = score_factor(q[i], multiplier)
             of_q = scale(factor, linear(d_scores, transpose(k_head)))
@@ -221,7 +224,8 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
 
 
 def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap):
-    """The gradient at one head's scores before the multiplier, [n_queries][n_keys], 0 where unseen."""
+    """The gradient at one head's scores before the multiplier, [n_queries][n_keys], 0 where
+    unseen."""
     d_scores = []
     for d_t, s_t, p_t, (first, end) in zip(d_mixed, scores, pattern, spans):
         # forward: mixed[t] = sum over s of p[t][s] * v[s]; p[t] = softmax(score[t])
@@ -257,10 +261,12 @@ def join_heads(heads):
 
 
 def project_heads(flat, gain, n_heads, config, first_position=0):
-    """Queries or keys as attend reads them: flat [n_tokens][n_heads * d_head] -> [n_heads][n_tokens][d_head].
+    """Queries or keys as attend reads them: flat [n_tokens][n_heads * d_head] ->
+    [n_heads][n_tokens][d_head].
 
-    A gain of [d_head] norms every head by itself, a gain of [n_heads * d_head] the whole vector; None is no
-    norm.  Then the heads are turned by their rotary positions, which begin at first_position.
+    A gain of [d_head] norms every head by itself, a gain of [n_heads * d_head] the whole vector;
+    None is no norm.  Then the heads are turned by their rotary positions, which begin at
+    first_position.
 
     >>> from pyres.config import attention_config
     >>> project_heads([[1, 2, 3, 4]], None, 2, attention_config(2, 2))
@@ -294,7 +300,8 @@ def _qk_norm_backward(d_out, x, gain, norm):
 
 
 def project_heads_backward(d_heads, flat, gain, n_heads, config, first_position=0):
-    """Return (d_flat, d_gain), given d_heads [n_heads][n_tokens][d_head]; d_gain is None where gain is.
+    """Return (d_flat, d_gain), given d_heads [n_heads][n_tokens][d_head]; d_gain is None where
+    gain is.
 
     >>> from pyres.config import attention_config
     >>> project_heads_backward([[[1, 2]], [[3, 4]]], [[0, 0, 0, 0]], None, 2, attention_config(2, 2))
@@ -325,8 +332,8 @@ def head_weights(w_o, i, d_head):
 
 
 def head_update(mixed_head, w_o, i):
-    """What head i writes: mixed_head [n_tokens][d_head] -> [n_tokens][d_model].  The heads' writes and b_o
-    sum to the attention output.
+    """What head i writes: mixed_head [n_tokens][d_head] -> [n_tokens][d_model].  The heads' writes
+    and b_o sum to the attention output.
 
     >>> head_update([[1, 1]], [[1, 2, 3, 4], [5, 6, 7, 8]], 1)
     [[7, 15]]
@@ -338,17 +345,19 @@ def head_update(mixed_head, w_o, i):
 
 class AttentionSteps(namedtuple("AttentionSteps", ("x", "flat_q", "flat_k", "q", "k", "v", "scores",
                                                    "pattern", "mixed", "out"))):
-    """x [n_tokens][d_model]; flat_q [n_tokens][n_heads * d_head] and flat_k [n_tokens][n_kv_heads * d_head],
-    projected and not yet normed or turned; q, k, v, scores, pattern, mixed as in AttendSteps; out
-    [n_tokens][d_model].
+    """x [n_tokens][d_model]; flat_q [n_tokens][n_heads * d_head] and flat_k [n_tokens][n_kv_heads
+    * d_head], projected and not yet normed or turned; q, k, v, scores, pattern, mixed as in
+    AttendSteps; out [n_tokens][d_model].
     """
 
 
-def attention_steps(x, w, config, head_edits=(), pattern_edits=()):
-    """Every step of an attention sublayer: x [n_tokens][d_model], w AttentionWeights, config AttentionConfig
-    -> AttentionSteps.
+def attention_steps(x, w, config, head_edits=(), pattern_edits=(), past=None):
+    """Every step of an attention sublayer: x [n_tokens][d_model], w AttentionWeights, config
+    AttentionConfig -> AttentionSteps.
 
-    head_edits, pattern_edits: lists of pairs (head, Edit), as in edits.BlockEdits.
+    head_edits, pattern_edits: lists of pairs (head, Edit), as in edits.BlockEdits.  past is the pair (k, v) of an
+    earlier part of the sequence, from its own steps; x then stands behind it, and the steps' k and v are those
+    of both.  The backward is of whole sequences only.
 
     >>> from pyres.config import attention_config
     >>> from pyres.weights import AttentionWeights
@@ -358,9 +367,12 @@ def attention_steps(x, w, config, head_edits=(), pattern_edits=()):
     [[11.0, 22.0], [12.0, 24.0]]
     """
     flat_q, flat_k = linear(x, w.w_q, w.b_q), linear(x, w.w_k, w.b_k)
-    q = project_heads(flat_q, w.q_gain, config.n_heads, config)
-    k = project_heads(flat_k, w.k_gain, config.n_kv_heads, config)
+    n_past = 0 if past is None else len(past[0][0])
+    q = project_heads(flat_q, w.q_gain, config.n_heads, config, n_past)
+    k = project_heads(flat_k, w.k_gain, config.n_kv_heads, config, n_past)
     v = split_heads(linear(x, w.w_v, w.b_v), config.n_kv_heads)
+    if past is not None:
+        k, v = [[old + new for old, new in zip(*heads)] for heads in ((past[0], k), (past[1], v))]
     patterns = [_last_pattern(pattern_edits, i) for i in range(config.n_heads)]
     steps = attend_steps(q, k, v, config.multiplier, config.causal, config.window, config.soft_cap, patterns)
     out = linear(join_heads(_left_to_w_o(steps.mixed, head_edits)), w.w_o, w.b_o)
@@ -394,7 +406,8 @@ def attention(x, w, config):
 
 
 def attention_backward(d_out, steps, w, config, head_edits=()):
-    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output; d_w is AttentionWeights.
+    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output; d_w is
+    AttentionWeights.
 
     x is read three times, by w_q, w_k and w_v, and its gradient is the sum of the three.
     """
@@ -413,7 +426,8 @@ def attention_backward(d_out, steps, w, config, head_edits=()):
     d_q, d_k, d_v = attend_backward(
         d_mixed, AttendSteps(steps.q, steps.k, steps.v, steps.scores, steps.pattern, steps.mixed),
         config.multiplier, config.causal, config.window, config.soft_cap)
-    # forward: q = project_heads(linear(x, w_q, b_q)), k likewise, v = split_heads(linear(x, w_v, b_v))
+    # forward: q = project_heads(linear(x, w_q, b_q)), k likewise, v = split_heads(linear(x, w_v,
+    # b_v))
     d_flat_q, d_q_gain = project_heads_backward(d_q, steps.flat_q, w.q_gain, config.n_heads, config)
     d_flat_k, d_k_gain = project_heads_backward(d_k, steps.flat_k, w.k_gain, config.n_kv_heads, config)
     d_x_q, d_w_q, d_b_q = linear_backward(d_flat_q, steps.x, w.w_q, w.b_q)

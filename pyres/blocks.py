@@ -8,8 +8,9 @@ N is a norm, attn and mlp are the sublayers.  Every placement adds two updates, 
     output_norm    u = x + N(attn(x))           y = u + N(mlp(u))              OLMo 2
     post_norm      u = N(x + attn(x))           y = N(u + mlp(u))              the first Transformer
 
-The update is the vector that is added: after a norm behind the sublayer, after a residual multiplier, and
-after edits.  In post_norm alone the stream is changed by more than an update, by the norm of the sum.
+The update is the vector that is added: after a norm behind the sublayer, after a residual
+multiplier, and after edits.  In post_norm alone the stream is changed by more than an update, by
+the norm of the sum.
 
     NormSteps, norm_steps, norm_backward         a norm by its config
     multiply_branch, multiply_branch_backward    ReZero's number, LayerScale's vector
@@ -58,7 +59,8 @@ class NormSteps(namedtuple("NormSteps", ("x", "mean", "scale", "normalized", "ou
 
 
 def norm_steps(x, w, config):
-    """The steps of one norm: x [n_tokens][d_model], w NormWeights, config NormConfig; both None for none.
+    """The steps of one norm: x [n_tokens][d_model], w NormWeights, config NormConfig; both None
+    for none.
 
     >>> from pyres.config import norm_config
     >>> norm_steps([[3, 5]], NormWeights([2, 2], None), norm_config("layer", 0))
@@ -80,7 +82,8 @@ def norm_steps(x, w, config):
 
 
 def given_scale(given, x):
-    """A given scale as one divisor a token: a number serves all, a list [n_tokens] is taken as it is."""
+    """A given scale as one divisor a token: a number serves all, a list [n_tokens] is taken as it
+    is."""
     if not isinstance(given, (list, tuple)):
         given = [given] * len(x)
     check_length("norm", "the given scale", given, len(x))
@@ -90,7 +93,8 @@ def given_scale(given, x):
 
 
 def norm_backward(d_out, steps, w, config):
-    """Return (d_x, d_w), given d_out, the gradient at the norm's output; d_w is NormWeights, or None.
+    """Return (d_x, d_w), given d_out, the gradient at the norm's output; d_w is NormWeights, or
+    None.
 
     >>> from pyres.config import norm_config
     >>> config, w = norm_config("rms", 0, scale=2), NormWeights([4, 6], None)
@@ -115,7 +119,8 @@ def norm_backward(d_out, steps, w, config):
 # ---- from a sublayer's output to the update ----
 
 def multiply_branch(x, multiplier):
-    """x [n_tokens][d_model] times a residual multiplier: a number, a vector [d_model], or None for 1.
+    """x [n_tokens][d_model] times a residual multiplier: a number, a vector [d_model], or None for
+    1.
 
     >>> multiply_branch([[1, 2], [3, 4]], 10), multiply_branch([[1, 2], [3, 4]], [1, 100])
     ([[10, 20], [30, 40]], [[1, 200], [3, 400]])
@@ -129,8 +134,8 @@ def multiply_branch(x, multiplier):
 
 
 def multiply_branch_backward(d_out, x, multiplier):
-    """Return (d_x, d_multiplier), given d_out [n_tokens][d_model]; d_multiplier is a number, a vector or
-    None, as the multiplier is.
+    """Return (d_x, d_multiplier), given d_out [n_tokens][d_model]; d_multiplier is a number, a
+    vector or None, as the multiplier is.
 
     >>> multiply_branch_backward([[1, 1], [1, 1]], [[1, 2], [3, 4]], 10)
     ([[10, 10], [10, 10]], 10)
@@ -146,13 +151,14 @@ def multiply_branch_backward(d_out, x, multiplier):
 
 
 def branch_update(x, multiplier, config, edits):
-    """The update that x [n_tokens][d_model], a sublayer's finished output, becomes: times the learned and the
-    fixed residual multiplier, and edited."""
+    """The update that x [n_tokens][d_model], a sublayer's finished output, becomes: times the
+    learned and the fixed residual multiplier, and edited."""
     return edit_update(multiply_branch(multiply_branch(x, multiplier), config.residual_multiplier), edits)
 
 
 def branch_update_backward(d_update, x, multiplier, config, edits):
-    """Return (d_x, d_multiplier), given the gradient at the update; the fixed multiplier has no gradient."""
+    """Return (d_x, d_multiplier), given the gradient at the update; the fixed multiplier has no
+    gradient."""
     d_edited = edit_update_backward(d_update, edits)
     d_fixed, _ = multiply_branch_backward(d_edited, x, config.residual_multiplier)
     return multiply_branch_backward(d_fixed, x, multiplier)
@@ -174,28 +180,30 @@ class BlockSteps(namedtuple("BlockSteps", (
     """
 
 
-def pre_norm_block(x, w, config, edits=NO_EDITS):
-    """u = x + attn(N(x)), y = u + mlp(N(u)): x [n_tokens][d_model], w BlockWeights, config BlockConfig, edits
-    BlockEdits -> BlockSteps.
+def pre_norm_block(x, w, config, edits=NO_EDITS, past=None):
+    """u = x + attn(N(x)), y = u + mlp(N(u)): x [n_tokens][d_model], w BlockWeights, config
+    BlockConfig, edits BlockEdits -> BlockSteps.
     """
-    return _sequential(x, w, config, edits)
+    return _sequential(x, w, config, edits, past)
 
 
-def sandwich_block(x, w, config, edits=NO_EDITS):
-    """u = x + N(attn(N(x))), y = u + N(mlp(N(u))); also called peri-LN.  As pre_norm_block, with updates that
-    go through a norm of their own, whose bias is part of the update."""
-    return _sequential(x, w, config, edits)
+def sandwich_block(x, w, config, edits=NO_EDITS, past=None):
+    """u = x + N(attn(N(x))), y = u + N(mlp(N(u))); also called peri-LN.  As pre_norm_block, with
+    updates that go through a norm of their own, whose bias is part of the update."""
+    return _sequential(x, w, config, edits, past)
 
 
-def output_norm_block(x, w, config, edits=NO_EDITS):
-    """u = x + N(attn(x)), y = u + N(mlp(u)).  As sandwich_block, with sublayers that read the bare stream."""
-    return _sequential(x, w, config, edits)
+def output_norm_block(x, w, config, edits=NO_EDITS, past=None):
+    """u = x + N(attn(x)), y = u + N(mlp(u)).  As sandwich_block, with sublayers that read the bare
+    stream."""
+    return _sequential(x, w, config, edits, past)
 
 
-def _sequential(x, w, config, edits):
-    """The three placements whose only difference is which norms are there: an absent one changes nothing."""
+def _sequential(x, w, config, edits, past):
+    """The three placements whose only difference is which norms are there: an absent one changes
+    nothing."""
     attn_norm = norm_steps(x, w.attn_norm, config.attn_norm)
-    attn = attention_steps(attn_norm.out, w.attn, config.attention, edits.heads, edits.patterns)
+    attn = attention_steps(attn_norm.out, w.attn, config.attention, edits.heads, edits.patterns, past)
     attn_post_norm = norm_steps(attn.out, w.attn_post_norm, config.attn_post_norm)
     a = branch_update(attn_post_norm.out, w.attn_multiplier, config, edits.attn)
     u = edit_state(add_residual(x, a), edits.resid_mid)
@@ -208,13 +216,14 @@ def _sequential(x, w, config, edits):
     return BlockSteps(x, attn_norm, attn, attn_post_norm, a, u, mlp_norm, mlp, mlp_post_norm, m, y)
 
 
-def parallel_block(x, w, config, edits=NO_EDITS):
-    """y = x + attn(N1(x)) + mlp(N2(x)).  Without a norm of its own (mlp_norm None) the MLP reads N1(x).
+def parallel_block(x, w, config, edits=NO_EDITS, past=None):
+    """y = x + attn(N1(x)) + mlp(N2(x)).  Without a norm of its own (mlp_norm None) the MLP reads
+    N1(x).
 
     Neither sublayer reads the other's update, so there is no state between them.
     """
     attn_norm = norm_steps(x, w.attn_norm, config.attn_norm)
-    attn = attention_steps(attn_norm.out, w.attn, config.attention, edits.heads, edits.patterns)
+    attn = attention_steps(attn_norm.out, w.attn, config.attention, edits.heads, edits.patterns, past)
     a = branch_update(attn.out, w.attn_multiplier, config, edits.attn)
 
     mlp_norm = attn_norm if config.mlp_norm is None else norm_steps(x, w.mlp_norm, config.mlp_norm)
@@ -224,11 +233,11 @@ def parallel_block(x, w, config, edits=NO_EDITS):
     return BlockSteps(x, attn_norm, attn, None, a, None, mlp_norm, mlp, None, m, y)
 
 
-def post_norm_block(x, w, config, edits=NO_EDITS):
-    """u = N(x + attn(x)), y = N(u + mlp(u)): the norm takes in the stream itself, so the final stream is not
-    the sum of the updates.
+def post_norm_block(x, w, config, edits=NO_EDITS, past=None):
+    """u = N(x + attn(x)), y = N(u + mlp(u)): the norm takes in the stream itself, so the final
+    stream is not the sum of the updates.
     """
-    attn = attention_steps(x, w.attn, config.attention, edits.heads, edits.patterns)
+    attn = attention_steps(x, w.attn, config.attention, edits.heads, edits.patterns, past)
     a = branch_update(attn.out, w.attn_multiplier, config, edits.attn)
     attn_post_norm = norm_steps(add_residual(x, a), w.attn_post_norm, config.attn_post_norm)
     u = edit_state(attn_post_norm.out, edits.resid_mid)
@@ -245,8 +254,8 @@ def post_norm_block(x, w, config, edits=NO_EDITS):
 class StateGradient(namedtuple("StateGradient", ("total", "identity", "branch"))):
     """The gradient at one state, [n_tokens][d_model] each: total = identity + branch.
 
-    identity is what comes straight down the stream, branch what comes back through the sublayers that read
-    the state.  Both are None at the last state, which no sublayer reads.
+    identity is what comes straight down the stream, branch what comes back through the sublayers
+    that read the state.  Both are None at the last state, which no sublayer reads.
     """
 
 
@@ -260,7 +269,8 @@ def fork(identity, branch):
 
 
 class BlockGradients(namedtuple("BlockGradients", ("resid_pre", "resid_mid", "weights"))):
-    """resid_pre and resid_mid are StateGradient (resid_mid None in parallel), weights BlockWeights."""
+    """resid_pre and resid_mid are StateGradient (resid_mid None in parallel), weights
+    BlockWeights."""
 
 
 def _before_edit(d_state, edit):
@@ -314,7 +324,8 @@ def _parallel_backward(d_y, steps, w, config, edits):
 
 def _post_norm_backward(d_y, steps, w, config, edits):
     d_y = _before_edit(d_y, edits.resid_post)
-    # forward: y = N(u + m): the norm stands on the stream itself, so the identity part goes through it too
+    # forward: y = N(u + m): the norm stands on the stream itself, so the identity part goes
+    # through it too
     d_sum, d_mlp_post_norm = norm_backward(d_y, steps.mlp_post_norm, w.mlp_post_norm, config.mlp_post_norm)
     d_m, d_mlp_multiplier = branch_update_backward(d_sum, steps.mlp.out, w.mlp_multiplier, config, edits.mlp)
     d_branch, d_mlp = mlp_backward(d_m, steps.mlp, w.mlp, config.activation)
@@ -347,15 +358,18 @@ def _placement(config):
     return [row for row in PLACEMENTS if row[0] == config.placement][0]
 
 
-def block_steps(x, w, config, edits=NO_EDITS):
-    """The steps of one block, by its config's placement: x [n_tokens][d_model] -> BlockSteps."""
-    return _placement(config)[1](x, w, config, edits)
+def block_steps(x, w, config, edits=NO_EDITS, past=None):
+    """The steps of one block, by its config's placement: x [n_tokens][d_model] -> BlockSteps.  past, the pair
+    (k, v) of an earlier part of the sequence, is attention's.
+    """
+    return _placement(config)[1](x, w, config, edits, past)
 
 
 def block_backward(d_resid_post, steps, w, config, edits=NO_EDITS):
-    """Return BlockGradients, given d_resid_post [n_tokens][d_model], the gradient at the block's last state.
+    """Return BlockGradients, given d_resid_post [n_tokens][d_model], the gradient at the block's
+    last state.
 
-    At each state the gradient that comes down the stream and the one that comes back through the sublayer
-    add; they are kept apart as well.
+    At each state the gradient that comes down the stream and the one that comes back through the
+    sublayer add; they are kept apart as well.
     """
     return _placement(config)[2](d_resid_post, steps, w, config, edits)

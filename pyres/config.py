@@ -1,13 +1,14 @@
 """What a model is, apart from its weights: sizes, placements, kinds of norm, fixed numbers.
 
-Weights are trained and live in `weights`; a config is never trained.  Whether a weight is there at all is
-not said here: an absent weight is None, and that is the only switch.
+Weights are trained and live in `weights`; a config is never trained.  Whether a weight is there at
+all is not said here: an absent weight is None, and that is the only switch.
 
     NormConfig, norm_config              kind "layer" or "rms", eps, perhaps a given scale
     RotaryConfig                         how channels pair up, and the frequencies
     AttentionConfig, attention_config    heads, window, multiplier, soft cap, rotary
     BlockConfig, block_config            placement, norms, attention, activation, residual multiplier
     ModelConfig, model_config            blocks, sizes, multipliers
+    check_config                         the same rules, for a config from elsewhere
 
 A record's fields stand in its FIELDS; the function beside it fills in what most models have.
 
@@ -18,8 +19,11 @@ A record's fields stand in its FIELDS; the function beside it fills in what most
 """
 from collections import namedtuple
 
+from .nonlinear import activation as find_activation
+
 __all__ = ["NormConfig", "norm_config", "RotaryConfig", "AttentionConfig", "attention_config",
-           "BlockConfig", "block_config", "ModelConfig", "model_config", "PLACEMENT_NORMS"]
+           "BlockConfig", "block_config", "ModelConfig", "model_config", "PLACEMENT_NORMS", "norms_of",
+           "check_config"]
 
 
 NORM_FIELDS = ("kind", "eps", "scale")
@@ -42,6 +46,7 @@ def norm_config(kind="layer", eps=1e-5, scale=None):
     """
     if kind not in ("layer", "rms"):
         raise ValueError(f"norm_config: no norm {kind!r}; there are 'layer' and 'rms', and None for none")
+    check_number("norm_config", "eps", eps)
     return NormConfig(kind, eps, scale)
 
 
@@ -91,6 +96,8 @@ def attention_config(n_heads, d_head, n_kv_heads=None, causal=True, window=None,
                          "key/value heads evenly")
     if window is not None:
         check_size("attention_config", "window", window)
+    check_number("attention_config", "multiplier", multiplier)
+    check_number("attention_config", "soft_cap", soft_cap)
     if rotary is not None and 2 * len(rotary.frequencies) > d_head:
         raise ValueError(f"attention_config: {len(rotary.frequencies)} rotary pairs need "
                          f"{2 * len(rotary.frequencies)} channels, a head has {d_head}")
@@ -135,10 +142,11 @@ def block_config(d_mlp, attention, placement="pre_norm", norm=None, activation="
     (None, 'rms')
     """
     check_size("block_config", "d_mlp", d_mlp)
+    check_number("block_config", "residual_multiplier", residual_multiplier)
+    find_activation(activation)                     # raises for a name that is none
     norm = norm_config() if norm is None else norm or None
     places = norms_of(placement)
-    norms = [norm if place in places else None
-             for place in ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm")]
+    norms = [norm if place in places else None for place in norms_of("sandwich")]
     return BlockConfig(placement, norms[0], attention, norms[1], norms[2], d_mlp, activation, norms[3],
                        residual_multiplier)
 
@@ -182,9 +190,63 @@ def model_config(d_model, d_vocab, n_ctx, n_layers, block, embed_multiplier=None
     """
     for name, size in (("d_model", d_model), ("d_vocab", d_vocab), ("n_ctx", n_ctx)):
         check_size("model_config", name, size)
+    for name, number in (("embed_multiplier", embed_multiplier), ("logit_multiplier", logit_multiplier),
+                         ("logit_soft_cap", logit_soft_cap)):
+        check_number("model_config", name, number)
     final_norm = norm_config() if final_norm is None else final_norm or None
     return ModelConfig(d_model, d_vocab, n_ctx, [block] * n_layers, embed_multiplier, final_norm,
                        logit_multiplier, logit_soft_cap)
+
+
+def check_config(config):
+    """Raise unless every part of a ModelConfig is what the functions here would make: for a config
+    that was put together by hand, or read from a file.
+
+    >>> config = model_config(4, 10, 8, 1, block_config(8, attention_config(n_heads=2, d_head=2)))
+    >>> check_config(type(config)(4, 10, 8, ["no block"], None, None, None, None))
+    Traceback (most recent call last):
+    TypeError: check_config: blocks.0 is a str, expected a BlockConfig
+    """
+    model_config(config.d_model, config.d_vocab, config.n_ctx, 0, None, config.embed_multiplier, False,
+                 config.logit_multiplier, config.logit_soft_cap)
+    check_record("final_norm", config.final_norm, NormConfig, norm_config)
+    for i, block in enumerate(config.blocks):
+        if type(block) is not BlockConfig:
+            raise TypeError(f"check_config: blocks.{i} is a {type(block).__name__}, expected a BlockConfig")
+        check_record(f"blocks.{i}.attention", block.attention, AttentionConfig, attention_config)
+        block_config(block.d_mlp, block.attention, block.placement, None, block.activation,
+                     block.residual_multiplier)
+        for place in norms_of("sandwich"):
+            norm = getattr(block, place)
+            check_record(f"blocks.{i}.{place}", norm, NormConfig, norm_config)
+            if norm is not None and place not in norms_of(block.placement):
+                raise ValueError(f"check_config: blocks.{i}: a {block.placement} block has no {place}")
+
+
+def check_record(name, record, kind, make):
+    """Raise unless a record is None, or of a kind and could have been made by `make`."""
+    if record is None:
+        return
+    if type(record) is not kind:
+        raise TypeError(f"check_config: {name} is a {type(record).__name__}, expected a {kind.__name__}")
+    if kind is AttentionConfig:
+        check_record(f"{name}.rotary", record.rotary, RotaryConfig, RotaryConfig)
+        check_record(f"{name}.qk_norm", record.qk_norm, NormConfig, norm_config)
+        n_heads, n_kv_heads, d_head = record[:3]
+        make(n_heads, d_head, n_kv_heads, *record[3:])
+    else:
+        make(*record)
+
+
+def check_number(name, what, value):
+    """Raise TypeError unless a value is a number or None.
+
+    >>> check_number("attention_config", "soft_cap", "30")
+    Traceback (most recent call last):
+    TypeError: attention_config: soft_cap is '30', expected a number or None
+    """
+    if isinstance(value, (bool, str, bytes, list, tuple, dict)):
+        raise TypeError(f"{name}: {what} is {value!r}, expected a number or None")
 
 
 def check_size(name, what, size):

@@ -1,7 +1,7 @@
 """Edits: what may be done to an update before it is added, while the weights stay as they are.
 
-There is one seam: the moment at which an update is about to be added to the stream.  An edit names a
-writer and says what is added instead.  Everything later is computed from the edited stream.
+There is one seam: the moment at which an update is about to be added to the stream.  An edit names
+a writer and says what is added instead.  Everything later is computed from the edited stream.
 
     scale(writer, alpha)           alpha times the update; 0 switches the branch or head off
     replace(writer, update)        another update, for instance another run's
@@ -9,12 +9,12 @@ writer and says what is added instead.  Everything later is computed from the ed
     set_state(state, stream)       another thing, of another type: the stream itself is overwritten, with all
                                    that was written so far, where an edit removes one update only
 
-scale and replace take positions, a list of token positions; without it they hold everywhere.  Writers are
-named as in a run: `embed`, `L0.attn`, `L0.mlp`, and heads `L0.attn.H1`.  A head's update is what it adds to
-the attention output, before a multiplier or a norm behind it.
+scale and replace take positions, a list of token positions; without it they hold everywhere.
+Writers are named as in a run: `embed`, `L0.attn`, `L0.mlp`, and heads `L0.attn.H1`.  A head's
+update is what it adds to the attention output, before a multiplier or a norm behind it.
 
-A model whose branch is switched off is still the trained model, edited.  It is not a model that was trained
-without the branch.
+A model whose branch is switched off is still the trained model, edited.  It is not a model that
+was trained without the branch.
 
     edit_update, edit_update_backward    a list of edits applied to one update, and the way back
     BlockEdits, edits_of_block           what one block is to do, chosen by name from all edits
@@ -42,7 +42,8 @@ class Edit(namedtuple("Edit", ("writer", "kind", "value", "positions"))):
 
 
 class StateEdit(namedtuple("StateEdit", ("state", "stream"))):
-    """A state that is overwritten: `stream` [n_tokens][d_model] stands in place of the state of that name."""
+    """A state that is overwritten: `stream` [n_tokens][d_model] stands in place of the state of
+    that name."""
 
 
 def scale(writer, alpha, positions=None):
@@ -56,8 +57,8 @@ def scale(writer, alpha, positions=None):
 
 
 def replace(writer, update, positions=None):
-    """Add this update [n_tokens][d_model] in place of the writer's.  With positions, the rows at those
-    positions are taken from it and the others are left.
+    """Add this update [n_tokens][d_model] in place of the writer's.  With positions, the rows at
+    those positions are taken from it and the others are left.
 
     >>> edit_update([[1, 2], [3, 4]], [replace("L0.attn", [[0, 0], [9, 9]], positions=[1])])
     [[1, 2], [9, 9]]
@@ -66,8 +67,8 @@ def replace(writer, update, positions=None):
 
 
 def set_pattern(head, pattern):
-    """Give a head its attention pattern [n_tokens][n_tokens]; row t says how much position t takes from each
-    position.  Its scores are then not computed.
+    """Give a head its attention pattern [n_tokens][n_tokens]; row t says how much position t takes
+    from each position.  Its scores are then not computed.
 
     >>> set_pattern("L0.attn.H0", [[1, 0], [0.5, 0.5]]).kind
     'pattern'
@@ -78,7 +79,8 @@ def set_pattern(head, pattern):
 def set_state(state, stream):
     """Overwrite a state, named by its writer, with a stream [n_tokens][d_model].
 
-    Erasing a state is not removing an update: it also deletes the embedding and every earlier write.
+    Erasing a state is not removing an update: it also deletes the embedding and every earlier
+    write.
 
     >>> set_state("L0.mlp", [[0, 0]])
     StateEdit(state='L0.mlp', stream=[[0, 0]])
@@ -106,8 +108,8 @@ def checked_positions(name, positions):
 # ---- on one update ----
 
 def edit_update(update, edits):
-    """The update [n_tokens][d_model] after the edits, in order.  Raises ValueError where a replacement has
-    another shape or a position is not there.
+    """The update [n_tokens][d_model] after the edits, in order.  Raises ValueError where a
+    replacement has another shape or a position is not there.
     """
     for edit in edits:
         update = _edited(update, edit)
@@ -207,8 +209,8 @@ def edit_of_state(edits, state):
 
 
 def check_edits(edits, writers, heads, states):
-    """Raise unless every edit names something that is there: ValueError for a name, TypeError for a thing
-    that is no edit.
+    """Raise unless every edit names something that is there:  ValueError for a name, TypeError for
+    a thing that is no edit.
 
     >>> check_edits([scale("L9.mlp", 0)], ["embed", "L0.attn", "L0.mlp"], ["L0.attn.H0"], ["embed"])
     Traceback (most recent call last):

@@ -1,7 +1,8 @@
 """Nested lists as tensors: shapes, and the only inner product in the package.
 
-A tensor is a number, or a list of tensors of one shape.  A vector is `[n]`, a matrix `[rows][columns]`,
-and a weight has its outputs as rows, `w[d_out][d_in]`, so that `out[i] = dot(w[i], x)`.
+A tensor is a number, or a list of tensors of one shape.  A vector is `[n]`, a matrix
+`[rows][columns]`, and a weight has its outputs as rows, `w[d_out][d_in]`, so that `out[i] =
+dot(w[i], x)`.
 
     all_floats                                 the usual case, asked quickly
     check_numbers, check_length, check_rows    the three refusals: wrong type, wrong length, ragged
@@ -56,8 +57,8 @@ def all_floats(vector):
 def check_numbers(name, vector):
     """Raise unless every entry of `vector` [n] is a number.
 
-    A bool or a string is a TypeError, because `True + True` and `"a" + "b"` would go through; a list
-    among numbers is a ValueError, because the tensor is ragged.
+    A bool or a string is a TypeError, because `True + True` and `"a" + "b"` would go through; a
+    list among numbers is a ValueError, because the tensor is ragged.
 
     >>> check_numbers("add", [1, True])
     Traceback (most recent call last):
@@ -73,7 +74,8 @@ def check_numbers(name, vector):
 
 
 def check_length(name, what, vector, n):
-    """Raise ValueError unless `vector` has n entries; `what` says in the message whose length it is.
+    """Raise ValueError unless `vector` has n entries; `what` says in the message whose length it
+    is.
 
     >>> check_length("linear", "the bias", [1, 2], 3)
     Traceback (most recent call last):
@@ -98,7 +100,8 @@ def check_rows(name, rows, n):
 # ---- shapes ----
 
 def is_nested(x):
-    """Whether x is a list of lists; else it is a vector.  A number is neither, and raises TypeError.
+    """Whether x is a list of lists; else it is a vector.  A number is neither, and raises
+    TypeError.
 
     >>> is_nested([[1, 2]]), is_nested([1, 2])
     (True, False)
@@ -236,10 +239,9 @@ def scale(factor, x):
     return [factor * a for a in x]
 
 
-# ---- inner products ----
-# Everything below is made of `products`, which takes equal lengths for granted: sum(map()) stops at the
-# shorter one.  The check stands outside its loop, because a checked Python call per row would cost up to a
-# tenth of a whole matrix product.
+# ---- inner products ---- Everything below is made of `products`, which takes equal lengths for
+# granted: sum(map()) stops at the shorter one.  The check stands outside its loop, because a
+# checked Python call per row would cost up to a tenth of a whole matrix product.
 
 if sumprod is None:
 

@@ -2,8 +2,8 @@
 
     loss = mean over counted positions t of -log_softmax(logits[t])[targets[t]]
 
-The mean is over the counted targets, whatever their number: an average of averages is another thing.  A
-target of None does not count.
+The mean is over the counted targets, whatever their number: an average of averages is another
+thing.  A target of None does not count.
 
     next_token_targets                   position t predicts token t + 1; the last predicts nothing
     cross_entropy, cross_entropy_backward
@@ -28,7 +28,8 @@ def next_token_targets(tokens):
 
 
 def counted(name, logits, targets):
-    """The positions whose target counts; raises where there is none, or a target is no token id."""
+    """The positions whose target counts; raises where there is none, or a target is no token
+    id."""
     check_length(name, "the list of targets", targets, len(logits))
     for t, target in enumerate(targets):
         if target is None:
@@ -46,10 +47,11 @@ def counted(name, logits, targets):
 
 
 def cross_entropy(logits, targets):
-    """The mean of -log_softmax(logits[t])[targets[t]] over the positions whose target is not None, in nats.
+    """The mean of -log_softmax(logits[t])[targets[t]] over the positions whose target is not None,
+    in nats.
 
-    logits [n_tokens][d_vocab], targets [n_tokens] of ids or None -> a number.  Raises ValueError where no
-    target counts or one is out of range.
+    logits [n_tokens][d_vocab], targets [n_tokens] of ids or None -> a number.  Raises ValueError
+    where no target counts or one is out of range.
 
     >>> cross_entropy([[0.0, 0.0]], [None])
     Traceback (most recent call last):
@@ -60,11 +62,13 @@ def cross_entropy(logits, targets):
 
 
 def cross_entropy_backward(d_loss, logits, targets):
-    """The gradient at the logits, given d_loss, the gradient at the loss (a number, 1 for the loss itself).
+    """The gradient at the logits, given d_loss, the gradient at the loss (a number, 1 for the loss
+    itself).
 
     Each counted position's logits are pushed from what the model expected to what came:
 
-        d_logits[t][v] = d_loss / n_counted * (softmax(logits[t])[v] - (1 if v == targets[t] else 0))
+        d_logits[t][v] = d_loss / n_counted * (softmax(logits[t])[v] - (1 if v == targets[t] else
+        0))
 
     >>> cross_entropy_backward(1, [[0.0, 0.0], [0.0, 0.0]], [None, 1])
     [[0.0, 0.0], [0.5, -0.5]]

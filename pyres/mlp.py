@@ -54,7 +54,8 @@ def mlp(x, w, activation_name):
 
 
 def mlp_backward(d_out, steps, w, activation_name):
-    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output; d_w is MLPWeights.
+    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output; d_w is
+    MLPWeights.
 
     >>> from pyres.weights import MLPWeights
     >>> gated = MLPWeights([[1]], [[10]], [[1]], None, None, None)

@@ -5,8 +5,8 @@
     normed  = N(x[last])
     logits  = logit_multiplier * w_unembed normed + b_unembed        then perhaps a soft cap
 
-Writers are `embed`, `L0.attn`, `L0.mlp`, `L1.attn`, ... : 1 + 2 * n_layers of them.  A state has the name of
-the writer before it.  A parallel block has no state between its two writers.
+Writers are `embed`, `L0.attn`, `L0.mlp`, `L1.attn`, ... : 1 + 2 * n_layers of them.  A state has
+the name of the writer before it.  A parallel block has no state between its two writers.
 
     Model, make_model          name, config, weights, tokenizer
     Run, run                   what happened: every update that was added, every state
@@ -29,6 +29,7 @@ the writer before it.  A parallel block has no state between its two writers.
 from collections import namedtuple
 
 from .blocks import StateGradient, block_backward, block_steps, norm_backward, norm_steps
+from .config import check_config
 from .edits import (check_edits, edit_of_state, edit_state, edit_update,
                     edit_update_backward, edits_of_block, edits_of_writer)
 from .linalg import add, linear, linear_backward, scale, sum_rows, zeros_like
@@ -45,11 +46,13 @@ __all__ = ["Model", "make_model", "writer_names", "head_names", "state_names", "
 # ---- the model ----
 
 class Model(namedtuple("Model", ("name", "config", "weights", "tokenizer"))):
-    """name, a str; config ModelConfig; weights ModelWeights; tokenizer, with encode and decode, or None."""
+    """name, a str; config ModelConfig; weights ModelWeights; tokenizer, with encode and decode, or
+    None."""
 
 
 def make_model(config, weights, name="unnamed", tokenizer=None):
-    """A Model whose weights fit its config; raises by name where they do not (see weights.check_weights).
+    """A Model whose weights fit its config; raises by name where they do not (see
+    config.check_config and weights.check_weights).
 
     >>> from pyres.config import model_config
     >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None, final_norm=False)
@@ -57,6 +60,7 @@ def make_model(config, weights, name="unnamed", tokenizer=None):
     Traceback (most recent call last):
     ValueError: check_weights: w_embed has shape (1, 2), the config asks for (2, 2)
     """
+    check_config(config)
     check_weights(config, weights)
     return Model(name, config, weights, tokenizer)
 
@@ -103,7 +107,8 @@ class Run(namedtuple("Run", ("model", "edits", "tokens", "writers", "states", "n
 
 
 class ModelSteps(namedtuple("ModelSteps", ("blocks", "final_norm", "raw_logits"))):
-    """blocks, a list of BlockSteps; final_norm NormSteps; raw_logits [n_tokens][d_vocab], before a soft cap."""
+    """blocks, a list of BlockSteps; final_norm NormSteps; raw_logits [n_tokens][d_vocab], before a
+    soft cap."""
 
 
 def run(model, tokens_or_text, edits=()):
@@ -112,8 +117,8 @@ def run(model, tokens_or_text, edits=()):
     tokens_or_text is a list of ids, or a text where the model has a tokenizer.  edits are made by scale,
     replace, set_pattern and set_state; the model is not changed by them, nor is the next run.
 
-    Raises ValueError for an id outside the vocabulary, an empty or too long sequence, an edit of a writer
-    that is not there; TypeError for an id that is no int.
+    Raises ValueError for an id outside the vocabulary, an empty or too long sequence, an edit of a
+    writer that is not there; TypeError for an id that is no int.
     """
     config, w = model.config, model.weights
     tokens = token_ids(model, tokens_or_text)
@@ -157,9 +162,9 @@ def token_ids(model, tokens_or_text):
     return list(tokens)
 
 
-def embed(config, w, tokens):
-    """The first update: each token's row of w_embed, times a multiplier, plus its position's row of w_pos:
-    tokens [n_tokens] -> [n_tokens][d_model].
+def embed(config, w, tokens, first_position=0):
+    """The first update: each token's row of w_embed, times a multiplier, plus its position's row
+    of w_pos: tokens [n_tokens], which stand from first_position on -> [n_tokens][d_model].
 
     >>> from pyres.config import model_config
     >>> config = model_config(2, 3, 4, 0, None, embed_multiplier=10)
@@ -170,12 +175,14 @@ def embed(config, w, tokens):
     if config.embed_multiplier is not None:
         check_constant("embed: the embedding multiplier", config.embed_multiplier, rows[0][0])
         rows = scale(config.embed_multiplier, rows)
-    return rows if w.w_pos is None else add(rows, w.w_pos[:len(tokens)])
+    if w.w_pos is None:
+        return rows
+    return add(rows, w.w_pos[first_position:first_position + len(tokens)])
 
 
 def unembed(config, w, normed):
-    """logit_multiplier * w_unembed normed + b_unembed: normed [n_tokens][d_model] -> [n_tokens][d_vocab].
-    Where w_unembed is None, it is tied to w_embed.
+    """logit_multiplier * w_unembed normed + b_unembed: normed [n_tokens][d_model] ->
+    [n_tokens][d_vocab].  Where w_unembed is None, it is tied to w_embed.
     """
     logits = linear(normed, w.w_embed if w.w_unembed is None else w.w_unembed)
     if config.logit_multiplier is not None:
@@ -215,12 +222,12 @@ ROUNDING = 2.0 ** -52
 def sum_check(run_record):
     """Add up what a run's writers wrote and compare it with the final stream -> SumCheck.
 
-    After set_state the sum begins at the state that was set.  Under post-norm the updates do not sum to the
-    final stream; what does is carried_writers, and the rule says so.
+    After set_state the sum begins at the state that was set.  Under post-norm the updates do not
+    sum to the final stream; what does is carried_writers, and the rule says so.
 
-    The sum is taken from the last writer to the first, the other way round than the run added, so the
-    check can fail.  Rounding explains one unit in the last place of every partial sum: with n terms,
-    n * 2**-52 times the sum of their sizes.
+    The sum is taken from the last writer to the first, the other way round than the run added, so
+    the check can fail.  Rounding explains one unit in the last place of every partial sum: with n
+    terms, n * 2**-52 times the sum of their sizes.
     """
     rule, terms = sum_terms(run_record)
     _, final = run_record.states[-1]
@@ -238,7 +245,8 @@ def sum_check(run_record):
 
 
 def sum_terms(run_record):
-    """Return (rule, pairs (name, [n_tokens][d_model])) of the terms that sum to the final stream."""
+    """Return (rule, pairs (name, [n_tokens][d_model])) of the terms that sum to the final
+    stream."""
     set_states = [name for name, _ in run_record.states
                   if edit_of_state(run_record.edits, name) is not None]
     if any(block.placement == "post_norm" for block in run_record.model.config.blocks):
@@ -255,12 +263,13 @@ def sum_terms(run_record):
 
 
 def carried_writers(run_record):
-    """What each writer's update has become in the final stream, as pairs (name, [n_tokens][d_model]).
+    """What each writer's update has become in the final stream, as pairs (name,
+    [n_tokens][d_model]).
 
-    With the divisors that the run had, a norm on the stream is affine.  So every write that passes it is
-    centred (LayerNorm only), divided by the norm's scale and multiplied by its gain, and the norm's bias
-    is a writer of its own, `L0.attn.norm_bias`.  These sum to the final stream.  Where no norm stands on
-    the stream they are the updates themselves.
+    With the divisors that the run had, a norm on the stream is affine.  So every write that passes
+    it is centred (LayerNorm only), divided by the norm's scale and multiplied by its gain, and the
+    norm's bias is a writer of its own, `L0.attn.norm_bias`.  These sum to the final stream.  Where
+    no norm stands on the stream they are the updates themselves.
     """
     states, config = run_record.states, run_record.model.config
     carried = _after_set_state(run_record, "embed", run_record.writers[:1])
@@ -277,7 +286,8 @@ def carried_writers(run_record):
 
 
 def _through_norm(carried, norm, w, bias_name):
-    """Every carried write through one norm with its scales frozen, and the norm's bias as one more."""
+    """Every carried write through one norm with its scales frozen, and the norm's bias as one
+    more."""
     if norm.scale is None:
         return carried
     through = [(name, [_frozen(row, norm.mean is not None, divisor, w.gain)
@@ -301,11 +311,11 @@ def _after_set_state(run_record, name, carried):
 # ---- backward ----
 
 def run_backward(d_logits, run_record):
-    """Return (gradients, stream), given d_logits [n_tokens][d_vocab], the gradient of anything at a run's
-    logits.
+    """Return (gradients, stream), given d_logits [n_tokens][d_vocab], the gradient of anything at
+    a run's logits.
 
-    gradients is a ModelWeights; stream is a list of pairs (state's name, StateGradient), one for each
-    state of the run, in order.  At an edited run these are the edited run's.
+    gradients is a ModelWeights; stream is a list of pairs (state's name, StateGradient), one for
+    each state of the run, in order.  At an edited run these are the edited run's.
     """
     model, edits, steps = run_record.model, run_record.edits, run_record.steps
     config, w = model.config, model.weights
@@ -351,7 +361,8 @@ def unembed_backward(d_logits, run_record):
 
 
 def embed_backward(d_out, config, w, tokens):
-    """Return (d_w_embed, d_w_pos), given d_out [n_tokens][d_model], the gradient at embed's output.
+    """Return (d_w_embed, d_w_pos), given d_out [n_tokens][d_model], the gradient at embed's
+    output.
 
     A token that occurs twice was read twice, so its row's gradients add.
 

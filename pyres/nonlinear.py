@@ -1,7 +1,8 @@
 """Softmax and the activations, each with its derivative beneath it.
 
-All work at any depth: softmax along the last axis, activations entry by entry.  A backward takes the
-gradient at the output first, then the forward's arguments, and recomputes the few values it needs.
+All work at any depth: softmax along the last axis, activations entry by entry.  A backward takes
+the gradient at the output first, then the forward's arguments, and recomputes the few values it
+needs.
 
     softmax, log_softmax           p[i] = exp(x[i]) / sum exp(x[j]), and its logarithm
     relu                           max(x, 0), derivative 0 at 0
@@ -10,8 +11,9 @@ gradient at the output first, then the forward's arguments, and recomputes the f
     silu                           x / (1 + exp(-x))
     ACTIVATIONS                    from an activation's name to the pair (forward, backward)
 
-Nothing overflows: softmax takes the maximum away first, silu uses the exponential of a number that is
-not positive.  Maximum and relu compare complex numbers by the real part, so that a complex step passes.
+Nothing overflows: softmax takes the maximum away first, silu uses the exponential of a number that
+is not positive.  Maximum and relu compare complex numbers by the real part, so that a complex step
+passes.
 
 >>> relu([[-1, 2], [3, -4]])
 [[0, 2], [3, 0]]
@@ -66,7 +68,8 @@ def softmax_backward(d_out, x):
 def softmax_backward_from(d_out, p):
     """The gradient at softmax's input, given the gradient d_out at its output, and that output p.
 
-    Raising x[j] raises p[j] and lowers every p[i] in proportion, ∂p[i]/∂x[j] = p[i] (δ[i][j] - p[j]):
+    Raising x[j] raises p[j] and lowers every p[i] in proportion, ∂p[i]/∂x[j] = p[i] (δ[i][j] -
+    p[j]):
 
         d_x[j] = p[j] * (d_out[j] - sum over i of d_out[i] * p[i])
 
@@ -192,8 +195,8 @@ CUBE = 0.044715 * RATE
 
 
 def gelu_tanh(x):
-    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))) / 2: the tanh form.  Checkpoints call it "gelu_new" or
-    "gelu_pytorch_tanh".  It differs from gelu by up to 5e-4.
+    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))) / 2: the tanh form.  Checkpoints call it
+    "gelu_new" or "gelu_pytorch_tanh".  It differs from gelu by up to 5e-4.
 
     >>> ["%.9f" % y for y in gelu_tanh([1.0, -2.3])]
     ['0.841191991', '-0.024327030']
@@ -207,7 +210,8 @@ def _gelu_tanh(x):
 
 
 def gelu_tanh_backward(d_out, x):
-    """The gradient at x, given d_out.  With t = tanh(c), c = sqrt(2/pi) (x + 0.044715 x³), t' = (1 - t²) c':
+    """The gradient at x, given d_out.  With t = tanh(c), c = sqrt(2/pi) (x + 0.044715 x³), t' = (1
+    - t²) c':
 
         d_x = d_out * ((1 + t) / 2 + x/2 * (1 - t²) * sqrt(2/pi) (1 + 3 * 0.044715 x²))
 

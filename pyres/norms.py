@@ -5,14 +5,15 @@ What a sublayer reads is not the stream but its norm: the same direction at a st
     layer_norm   out = gain * (x - mean) / scale + bias      scale = sqrt(mean((x - mean)²) + eps)
     rms_norm     out = gain * x / scale                      scale = sqrt(mean(x²) + eps)
 
-mean(.) is over the d_model entries of one vector and divides by d_model, not by d_model - 1; eps stands
-inside the root.  `normalized` is what is there before gain and bias.  Both norms work at any depth, on
-the last axis.
+mean(.) is over the d_model entries of one vector and divides by d_model, not by d_model - 1; eps
+stands inside the root.  `normalized` is what is there before gain and bias.  Both norms work at
+any depth, on the last axis.
 
     layer_norm_parts, rms_norm_parts     mean, scale, normalized: the one place these come from
     layer_norm, rms_norm                 and their backwards, also from parts that are kept
     frozen_layer_norm, frozen_rms_norm   the same with a scale that is given: linear in x, so exact numbers
-                                         stay exact, and every writer's share of the output can be told
+                                         stay exact, and every writer's share of the output can be
+                                         told
 
 >>> from fractions import Fraction
 >>> [str(a) for a in layer_norm([Fraction(3), Fraction(4)], eps=0)]
@@ -65,7 +66,8 @@ def every_vector(backward, d_out, scale, normalized, *rest):
 
 
 def added_up(results, first):
-    """The gradients of many vectors added up, from place `first` of the results' tuples on; None stays None."""
+    """The gradients of many vectors added up, from place `first` of the results' tuples on; None
+    stays None."""
     return [None if column[0] is None else sum_rows(column) for column in list(zip(*results))[first:]]
 
 
@@ -74,8 +76,8 @@ def added_up(results, first):
 def layer_norm_parts(x, eps=1e-5):
     """Return (mean, scale, normalized): x [...][d_model] -> [...], [...], [...][d_model].
 
-    The variance is taken in two passes, from the distances to the mean: mean(x²) - mean(x)² would lose
-    all digits where the mean is large.
+    The variance is taken in two passes, from the distances to the mean: mean(x²) - mean(x)² would
+    lose all digits where the mean is large.
 
     >>> layer_norm_parts([3, 5], eps=0)
     (4.0, 1.0, [-1.0, 1.0])
@@ -93,11 +95,12 @@ def layer_norm_parts(x, eps=1e-5):
 
 
 def layer_norm(x, gain=None, bias=None, eps=1e-5):
-    """gain * (x - mean) / sqrt(variance + eps) + bias, along the last axis (Ba, Kiros and Hinton, 2016).
+    """gain * (x - mean) / sqrt(variance + eps) + bias, along the last axis (Ba, Kiros and Hinton,
+    2016).
 
-    x [...][d_model], gain and bias [d_model] or None -> [...][d_model].  Raises ValueError on a wrong
-    length, ZeroDivisionError where all entries are equal and eps is 0, TypeError where exact numbers
-    meet a float eps or an irrational root.
+    x [...][d_model], gain and bias [d_model] or None -> [...][d_model].  Raises ValueError on a
+    wrong length, ZeroDivisionError where all entries are equal and eps is 0, TypeError where exact
+    numbers meet a float eps or an irrational root.
 
     >>> layer_norm([3, 4], eps=0)
     [-1.0, 1.0]
@@ -110,8 +113,8 @@ def layer_norm(x, gain=None, bias=None, eps=1e-5):
 def layer_norm_backward(d_out, x, gain=None, bias=None, eps=1e-5):
     """Return (d_x, d_gain, d_bias), given d_out, the gradient at layer_norm's output.
 
-    Two ways of moving x leave `normalized` as it is: adding a constant, and (up to eps) growing along
-    itself.  So d_x loses what lies along them, its mean and its part along normalized:
+    Two ways of moving x leave `normalized` as it is: adding a constant, and (up to eps) growing
+    along itself.  So d_x loses what lies along them, its mean and its part along normalized:
 
         d_normalized[i] = gain[i] * d_out[i]
         d_x[i] = (d_normalized[i] - mean(d_normalized)
@@ -125,7 +128,8 @@ def layer_norm_backward(d_out, x, gain=None, bias=None, eps=1e-5):
 
 
 def layer_norm_backward_from(d_out, scale, normalized, gain=None, bias=None):
-    """As layer_norm_backward, from the scale [...] and normalized [...][d_model] that the forward had.
+    """As layer_norm_backward, from the scale [...] and normalized [...][d_model] that the forward
+    had.
 
     >>> layer_norm_backward_from([4.0, 0.0], 0.5, [-1.0, 1.0], [1.0, 1.0], [0.0, 0.0])
     ([0.0, 0.0], [-4.0, 0.0], [4.0, 0.0])
@@ -133,10 +137,11 @@ def layer_norm_backward_from(d_out, scale, normalized, gain=None, bias=None):
     if is_nested(normalized):
         return every_vector(layer_norm_backward_from, d_out, scale, normalized, gain, bias)
     d_normalized, d_gain, d_bias = affine_backward(d_out, normalized, gain, bias)
-    # forward: normalized[i] = (x[i] - mean) / scale, and every x[j] moves mean and scale
-    level = sum(d_normalized) / len(normalized)
-    along = dot(d_normalized, normalized) / len(normalized)
-    d_x = [(d - level - n * along) / scale for d, n in zip(d_normalized, normalized)]
+    # forward: normalized[i] = (x[i] - mean) / scale, and every x[j] moves mean and scale.  Each
+    # term is divided by itself: whole numbers divided by their count alone would become floats.
+    level = sum(d_normalized) / (len(normalized) * scale)
+    along = dot(d_normalized, normalized) / (len(normalized) * scale)
+    d_x = [d / scale - level - n * along for d, n in zip(d_normalized, normalized)]
     return d_x, d_gain, d_bias
 
 
@@ -161,8 +166,8 @@ def rms_norm_parts(x, eps=1e-5):
 def rms_norm(x, gain=None, eps=1e-5):
     """gain * x / sqrt(mean(x²) + eps), along the last axis (Zhang and Sennrich, 2019).
 
-    x [...][d_model], gain [d_model] or None -> [...][d_model].  A checkpoint that stores gain - 1 is
-    read as gain; nothing is added here.  Raises as layer_norm does.
+    x [...][d_model], gain [d_model] or None -> [...][d_model].  A checkpoint that stores gain - 1
+    is read as gain; nothing is added here.  Raises as layer_norm does.
 
     >>> from pyres.show import rounded
     >>> rounded(rms_norm([3, 4], eps=0), 9)                       # both divided by sqrt(12.5)
@@ -188,7 +193,8 @@ def rms_norm_backward(d_out, x, gain=None, eps=1e-5):
 
 
 def rms_norm_backward_from(d_out, scale, normalized, gain=None):
-    """As rms_norm_backward, from the scale [...] and normalized [...][d_model] that the forward had.
+    """As rms_norm_backward, from the scale [...] and normalized [...][d_model] that the forward
+    had.
 
     >>> rms_norm_backward_from([4.0, 0.0], 0.5, [1.0, 1.0], [1.0, 1.0])
     ([4.0, -4.0], [4.0, 0.0])
@@ -197,15 +203,15 @@ def rms_norm_backward_from(d_out, scale, normalized, gain=None):
         return every_vector(rms_norm_backward_from, d_out, scale, normalized, gain)
     d_normalized, d_gain, _ = affine_backward(d_out, normalized, gain, None)
     # forward: normalized[i] = x[i] / scale, and every x[j] moves scale
-    along = dot(d_normalized, normalized) / len(normalized)
-    return [(d - n * along) / scale for d, n in zip(d_normalized, normalized)], d_gain
+    along = dot(d_normalized, normalized) / (len(normalized) * scale)
+    return [d / scale - n * along for d, n in zip(d_normalized, normalized)], d_gain
 
 
 # ---- with a given scale ----
 
 def frozen_layer_norm(x, scale, gain=None, bias=None):
-    """gain * (x - mean) / scale + bias with a given scale: x [...][d_model], scale [...] (one number a
-    vector) -> [...][d_model].
+    """gain * (x - mean) / scale + bias with a given scale: x [...][d_model], scale [...] (one
+    number a vector) -> [...][d_model].
 
     >>> frozen_layer_norm([[1, 3], [2, 8]], [2, 3])
     [[-0.5, 0.5], [-1.0, 1.0]]
@@ -219,9 +225,11 @@ def frozen_layer_norm(x, scale, gain=None, bias=None):
 
 
 def frozen_layer_norm_backward(d_out, x, scale, gain=None, bias=None):
-    """Return (d_x, d_scale, d_gain, d_bias), given d_out, the gradient at frozen_layer_norm's output.
+    """Return (d_x, d_scale, d_gain, d_bias), given d_out, the gradient at frozen_layer_norm's
+    output.
 
-    The scale does not follow x, so only the mean is taken out; the scale has a gradient of its own:
+    The scale does not follow x, so only the mean is taken out; the scale has a gradient of its
+    own:
 
         d_x[i]  = (d_normalized[i] - mean(d_normalized)) / scale
         d_scale = -sum over i of d_normalized[i] * normalized[i] / scale
@@ -233,8 +241,8 @@ def frozen_layer_norm_backward(d_out, x, scale, gain=None, bias=None):
         return _every_frozen(frozen_layer_norm_backward, d_out, x, scale, gain, bias)
     normalized = frozen_layer_norm(x, scale)
     d_normalized, d_gain, d_bias = affine_backward(d_out, normalized, gain, bias)
-    level = sum(d_normalized) / len(x)
-    d_x = [(d - level) / scale for d in d_normalized]
+    level = sum(d_normalized) / (len(x) * scale)
+    d_x = [d / scale - level for d in d_normalized]
     return d_x, -dot(d_normalized, normalized) / scale, d_gain, d_bias
 
 
@@ -268,7 +276,8 @@ def frozen_rms_norm_backward(d_out, x, scale, gain=None):
 
 
 def _every_frozen(backward, d_out, x, scale, *rest):
-    """A frozen norm's backward of every vector: d_x and d_scale as lists, those at gain and bias added up."""
+    """A frozen norm's backward of every vector: d_x and d_scale as lists, those at gain and bias
+    added up."""
     check_length("frozen norm backward", "d_out", d_out, len(x))
     results = [backward(d, part, s, *rest) for d, part, s in zip(d_out, x, scale)]
     return tuple([[result[0] for result in results], [result[1] for result in results]]

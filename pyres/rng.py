@@ -1,8 +1,8 @@
 """Random numbers with the same bits on every Python: splitmix64, and draws that use no libm.
 
-splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014) adds a fixed
-odd number to a 64-bit state and scrambles a copy.  Its whole state is one integer, so a training run
-can write it down and go on from it.
+splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014) adds a
+fixed odd number to a 64-bit state and scrambles a copy.  Its whole state is one integer, so a
+training run can write it down and go on from it.
 
     Generator(seed)       .next() 64 bits, .below(n), .uniform(), .normal(), .shuffled(items)
     normal_tensor         a tensor of independent draws
@@ -39,7 +39,8 @@ class Generator:
         return z ^ (z >> 31)
 
     def below(self, n):
-        """A whole number from 0 to n - 1, each equally likely: draws from the uneven end are thrown away.
+        """A whole number from 0 to n - 1, each equally likely: draws from the uneven end are
+        thrown away.
 
         >>> g = Generator(1)
         >>> [g.below(6) for _ in range(8)]
@@ -60,8 +61,9 @@ class Generator:
     def normal(self):
         """A float of mean 0 and variance 1, nearly Gaussian, never beyond 6 in size.
 
-        The sum of twelve uniforms less six.  The twelve are added as integers of 48 bits, whose sum a
-        float holds exactly, and divided once by a power of two: nothing rounds differently anywhere.
+        The sum of twelve uniforms less six.  The twelve are added as integers of 48 bits, whose
+        sum a float holds exactly, and divided once by a power of two: nothing rounds differently
+        anywhere.
         """
         return sum([self.next() >> 16 for _ in range(12)]) / 281474976710656.0 - 6.0
 

@@ -1,7 +1,8 @@
-"""Rotary positions: each pair of a head's channels is turned by an angle that grows with the position.
+"""Rotary positions: each pair of a head's channels is turned by an angle that grows with the
+position.
 
-Queries and keys turned so have inner products that depend on how far apart they stand, not on where
-(Su et al., "RoFormer", 2021).  Pair j of a vector at position t turns by t * frequency[j]:
+Queries and keys turned so have inner products that depend on how far apart they stand, not on
+where (Su et al., "RoFormer", 2021).  Pair j of a vector at position t turns by t * frequency[j]:
 
     out_first  = first * cos - second * sin
     out_second = second * cos + first * sin
@@ -47,8 +48,8 @@ def frequencies(d_rotary, theta=10000.0):
 
 
 def angles(positions, rates):
-    """The table of rotations: positions [n_tokens], rates [d_rotary / 2] -> [n_tokens][d_rotary / 2] pairs
-    (cos, sin).
+    """The table of rotations: positions [n_tokens], rates [d_rotary / 2] -> [n_tokens][d_rotary /
+    2] pairs (cos, sin).
 
     >>> angles([0], [1.0, 0.01])
     [[(1.0, 0.0), (1.0, 0.0)]]
@@ -57,8 +58,8 @@ def angles(positions, rates):
 
 
 def rotate(x, table, pairing):
-    """Turn each row's pairs: x [n_tokens][d_head], table [n_tokens][d_rotary / 2] of pairs (cos, sin)
-    -> [n_tokens][d_head].
+    """Turn each row's pairs: x [n_tokens][d_head], table [n_tokens][d_rotary / 2] of pairs (cos,
+    sin) -> [n_tokens][d_head].
 
     A table of exact cosines and sines, such as (3/5, 4/5), turns exact numbers exactly:
 

@@ -1,7 +1,8 @@
 """Functions of one number that keep its type, or raise: never a float behind the reader's back.
 
     sqrt, exp, log, tanh, erf    math for float and int, cmath for complex, else the number's own method
-                                 (Decimal, dual numbers), else an exact root of a rational, else TypeError
+                                 (Decimal, dual numbers), else an exact root of a rational, else
+                                 TypeError
     for_row                      the fastest of these for a row of numbers
     real                         what maximum and relu compare by
     is_exact, check_constant     a Fraction must not meet a float constant
@@ -68,8 +69,8 @@ def erf(x):
 
 
 def tanh(x):
-    """The hyperbolic tangent of x; where a type has exp only, from exp of a number that is not positive,
-    which cannot overflow:
+    """The hyperbolic tangent of x; where a type has exp only, from exp of a number that is not
+    positive, which cannot overflow:
 
         tanh(x) = (1 - exp(-2x)) / (1 + exp(-2x)) = -tanh(-x)
 
@@ -88,11 +89,11 @@ FLOAT_FUNCTIONS = {sqrt: math.sqrt, exp: math.exp, log: math.log, erf: math.erf,
 
 
 def for_row(function, row, name, constant=0):
-    """One of the functions above, to be called on every entry of a row: math's own where all are floats,
-    which saves a Python call an entry, a third of an activation's time.
+    """One of the functions above, to be called on every entry of a row: math's own where all are
+    floats, which saves a Python call an entry, a third of an activation's time.
 
-    Otherwise the entries are checked, on behalf of the function called `name`: that they are numbers, and
-    that a float constant may meet them.
+    Otherwise the entries are checked, on behalf of the function called `name`: that they are
+    numbers, and that a float constant may meet them.
 
     >>> for_row(exp, [0.5, 1.5], "softmax") is math.exp, for_row(exp, [0.5, 1], "softmax") is exp
     (True, True)
@@ -157,10 +158,11 @@ def is_exact(x):
 
 
 def check_constant(what, constant, x):
-    """Raise TypeError where a float constant would turn x, or what is computed from it, into a float.
+    """Raise TypeError where a float constant would turn x, or what is computed from it, into a
+    float.
 
-    A Fraction times a float is a float, silently; a Decimal times a float raises, but without the remedy.
-    int is let through, because its divisions give floats everywhere in Python.
+    A Fraction times a float is a float, silently; a Decimal times a float raises, but without the
+    remedy. int is let through, because its divisions give floats everywhere in Python.
 
     >>> from fractions import Fraction
     >>> check_constant("layer_norm: eps", 1e-05, Fraction(1, 4))

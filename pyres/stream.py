@@ -1,8 +1,8 @@
 """The residual stream: one vector a token, and sublayers that each add to it.
 
 A transformer carries one vector `x` for every token from its embedding to its output.  No sublayer
-replaces it.  Each reads the stream and adds an update of the same shape, so what comes out is what went
-in plus everything that was added:
+replaces it.  Each reads the stream and adds an update of the same shape, so what comes out is what
+went in plus everything that was added:
 
     x[k + 1] = x[k] + f[k](x[k])                          every sublayer, in order
     x[n]     = x[0] + f[0](x[0]) + ... + f[n-1](x[n-1])   hence the sum
@@ -16,10 +16,12 @@ Both lines are this module.  Nothing else in the package adds to a stream.
     run_sublayers_backward    the gradient at every state
 
 A stream may be a vector [d_model], a sequence [n_tokens][d_model], or a batch
-[n_batch][n_tokens][d_model] whose sequences may differ in length.  A sublayer is any function from a
-stream to an update.  Numbers may be of any type that has + and -; with Fractions every line is exact.
+[n_batch][n_tokens][d_model] whose sequences may differ in length.  A sublayer is any function from
+a stream to an update.  Numbers may be of any type that has + and -; with Fractions every line is
+exact.
 
-One block of a transformer is two sublayers.  Here they add fixed vectors, so that the arithmetic shows:
+One block of a transformer is two sublayers.  Here they add fixed vectors, so that the arithmetic
+shows:
 
 >>> attention = lambda x: [0.5, -1, 0]
 >>> mlp = lambda x: [0, 1, 1]
@@ -37,9 +39,11 @@ __all__ = ["add_residual", "run_sublayers", "trace", "total_update", "run_sublay
 
 
 def add_residual(x, update):
-    """x + update, in fresh lists.  The shapes must be equal: nothing is stretched and nothing cut off.
+    """x + update, in fresh lists.  The shapes must be equal: nothing is stretched and nothing cut
+    off.
 
-    Raises ValueError with both shapes, and the place where they part; TypeError for a bool or a string.
+    Raises ValueError with both shapes, and the place where they part; TypeError for a bool or a
+    string.
 
     >>> add_residual([[1, 2], [3, 4]], [[10, 20], [30, 40]])
     [[11, 22], [33, 44]]
@@ -65,8 +69,8 @@ def _add_at(place, x, update):
 
 
 def run_sublayers(x, fns):
-    """The stream after x = x + fn(x) for each fn in order.  Each fn is called once, with a copy that is its
-    own; x itself is not changed.
+    """The stream after x = x + fn(x) for each fn in order.  Each fn is called once, with a copy
+    that is its own; x itself is not changed.
 
     The order matters, because each sublayer reads what those before it wrote:
 
@@ -82,7 +86,8 @@ def run_sublayers(x, fns):
 
 
 def trace(x, fns):
-    """Every state of the stream: [x, after the first fn, after the second, ...], len(fns) + 1 of them.
+    """Every state of the stream: [x, after the first fn, after the second, ...], len(fns) + 1 of
+    them.
 
     No state shares a list with another, nor with x: changing one leaves the others as they were.
 
@@ -107,15 +112,16 @@ def total_update(x, fns):
 def run_sublayers_backward(d_out, x, fns, fn_backwards):
     """Return the gradient at every state of trace(x, fns), given d_out, the gradient at the last.
 
-    fn_backwards[k](d_update, x_k) is the gradient that fns[k] sends back from its update to what it read.
-    A state has two readers, the sum and the sublayer, so its gradient is a sum of two parts:
+    fn_backwards[k](d_update, x_k) is the gradient that fns[k] sends back from its update to what
+    it read.  A state has two readers, the sum and the sublayer, so its gradient is a sum of two
+    parts:
 
         x[k + 1] = x[k] + f(x[k])
         d_x[k]   = d_x[k + 1]  +  Jᵀ d_x[k + 1]
                    identity part  branch part
 
-    The identity part arrives whole however many sublayers stand above.  With f(x) = x / 2 each state's
-    gradient is 3/2 of the next one's:
+    The identity part arrives whole however many sublayers stand above.  With f(x) = x / 2 each
+    state's gradient is 3/2 of the next one's:
 
     >>> from fractions import Fraction
     >>> halve = lambda x: [a / 2 for a in x]

@@ -1,11 +1,13 @@
 """Weights as records: what a model has learned, and nothing else.
 
-A record's leaves are tensors: a matrix `w[d_out][d_in]` with its outputs as rows, a vector, or (a learned
-residual multiplier) a number.  An absent weight is None, and that is the only switch: no bias, no gate,
-no q/k norm, a tied unembedding are a None.  Gradients come back in the same records.
+A record's leaves are tensors: a matrix `w[d_out][d_in]` with its outputs as rows, a vector, or (a
+learned residual multiplier) a number.  An absent weight is None, and that is the only switch: no
+bias, no gate, no q/k norm, a tied unembedding are a None.  Gradients come back in the same
+records.
 
     NormWeights, AttentionWeights, MLPWeights, BlockWeights, ModelWeights    the records
     leaves         every tensor with its name
+    weights_from_leaves    the way back, to the records
     map_leaves     the same structure with a function of every tensor
     leaf_shapes    the shape that a config asks of every leaf
     check_weights  refuses weights that do not fit a config, by name
@@ -25,7 +27,7 @@ from .rng import Generator, normal_tensor
 from .scalar import sqrt
 
 __all__ = ["NormWeights", "AttentionWeights", "MLPWeights", "BlockWeights", "ModelWeights",
-           "leaves", "map_leaves", "leaf_shapes", "check_weights", "random_weights"]
+           "leaves", "map_leaves", "weights_from_leaves", "leaf_shapes", "check_weights", "random_weights"]
 
 
 NORM_FIELDS = ("gain", "bias")
@@ -37,8 +39,8 @@ MODEL_FIELDS = ("w_embed", "w_pos", "blocks", "final_norm", "w_unembed", "b_unem
 
 
 class NormWeights(namedtuple("NormWeights", NORM_FIELDS)):
-    """gain [d_model] and bias [d_model], either or both None.  The gain is what multiplies: a checkpoint
-    that stores gain - 1 is read with the 1 added.
+    """gain [d_model] and bias [d_model], either or both None.  The gain is what multiplies: a
+    checkpoint that stores gain - 1 is read with the 1 added.
     """
 
     FIELDS = NORM_FIELDS
@@ -57,25 +59,26 @@ class AttentionWeights(namedtuple("AttentionWeights", ATTENTION_FIELDS)):
 
 
 class MLPWeights(namedtuple("MLPWeights", MLP_FIELDS)):
-    """One MLP: w_up [d_mlp][d_model], w_down [d_model][d_mlp], and w_gate [d_mlp][d_model] where it is gated;
-    b_gate, b_up [d_mlp], b_down [d_model] or None.
+    """One MLP: w_up [d_mlp][d_model], w_down [d_model][d_mlp], and w_gate [d_mlp][d_model] where
+    it is gated; b_gate, b_up [d_mlp], b_down [d_model] or None.
     """
 
     FIELDS = MLP_FIELDS
 
 
 class BlockWeights(namedtuple("BlockWeights", BLOCK_FIELDS)):
-    """One block: attn AttentionWeights, mlp MLPWeights, four norms NormWeights or None (see `config`), and
-    attn_multiplier, mlp_multiplier: a learned number (ReZero), a vector [d_model] (LayerScale), or None.
+    """One block: attn AttentionWeights, mlp MLPWeights, four norms NormWeights or None (see
+    `config`), and attn_multiplier, mlp_multiplier: a learned number (ReZero), a vector [d_model]
+    (LayerScale), or None.
     """
 
     FIELDS = BLOCK_FIELDS
 
 
 class ModelWeights(namedtuple("ModelWeights", MODEL_FIELDS)):
-    """w_embed [d_vocab][d_model]; w_pos [n_ctx][d_model] or None; blocks, a list of BlockWeights; final_norm
-    NormWeights or None; w_unembed [d_vocab][d_model], None where it is tied to w_embed; b_unembed [d_vocab]
-    or None.
+    """w_embed [d_vocab][d_model]; w_pos [n_ctx][d_model] or None; blocks, a list of BlockWeights;
+    final_norm NormWeights or None; w_unembed [d_vocab][d_model], None where it is tied to w_embed;
+    b_unembed [d_vocab] or None.
     """
 
     FIELDS = MODEL_FIELDS
@@ -89,7 +92,8 @@ def is_record(w):
 
 
 def leaves(w, name=""):
-    """Every tensor of a record as pairs (name, tensor), in the order of its fields; absent ones left out.
+    """Every tensor of a record as pairs (name, tensor), in the order of its fields; absent ones
+    left out.
 
     >>> w = BlockWeights(NormWeights([1], None), None, None, 0.5, None, None, None, None)
     >>> leaves(w)
@@ -121,11 +125,36 @@ def map_leaves(f, w, *others):
     return f(w, *others)
 
 
+def weights_from_leaves(config, found):
+    """A ModelWeights from a dict of leaves by name; what is absent is None.
+
+    >>> from pyres.config import model_config
+    >>> config = model_config(2, 1, 4, 0, None)
+    >>> weights_from_leaves(config, {"w_embed": [[1, 2]], "final_norm.gain": [1, 1]}).final_norm
+    NormWeights(gain=[1, 1], bias=None)
+    """
+    def record(kind, name):
+        return kind(*[found.get(f"{name}.{field}") for field in kind.FIELDS])
+
+    def norm(norm_config, name):
+        return None if norm_config is None else record(NormWeights, name)
+
+    blocks = [BlockWeights(
+        norm(block.attn_norm, f"blocks.{i}.attn_norm"), record(AttentionWeights, f"blocks.{i}.attn"),
+        norm(block.attn_post_norm, f"blocks.{i}.attn_post_norm"), found.get(f"blocks.{i}.attn_multiplier"),
+        norm(block.mlp_norm, f"blocks.{i}.mlp_norm"), record(MLPWeights, f"blocks.{i}.mlp"),
+        norm(block.mlp_post_norm, f"blocks.{i}.mlp_post_norm"), found.get(f"blocks.{i}.mlp_multiplier"))
+        for i, block in enumerate(config.blocks)]
+    return ModelWeights(found.get("w_embed"), found.get("w_pos"), blocks,
+                        norm(config.final_norm, "final_norm"), found.get("w_unembed"),
+                        found.get("b_unembed"))
+
+
 # ---- shapes ----
 
 def leaf_shapes(config):
-    """The shape that a ModelConfig asks of every leaf, as pairs (name, shapes): a tuple of the shapes that
-    fit, whether or not the leaf is there.
+    """The shape that a ModelConfig asks of every leaf, as pairs (name, shapes): a tuple of the
+    shapes that fit, whether or not the leaf is there.
 
     >>> from pyres.config import attention_config, block_config, model_config
     >>> config = model_config(4, 10, 8, 1, block_config(6, attention_config(n_heads=2, d_head=3)))
@@ -159,8 +188,8 @@ def block_shapes(d_model, block):
 
 
 def check_weights(config, weights):
-    """Raise unless the weights fit the config: ValueError for a missing tensor, one that does not belong, or
-    a wrong shape, by name; TypeError for a bool or a string among the numbers.
+    """Raise unless the weights fit the config:  ValueError for a missing tensor, one that does not
+    belong, or a wrong shape, by name; TypeError for a bool or a string among the numbers.
 
     >>> from pyres.config import model_config
     >>> config = model_config(d_model=2, d_vocab=3, n_ctx=8, n_layers=0, block=None, final_norm=False)
@@ -184,19 +213,19 @@ def check_weights(config, weights):
 
 
 def check_block(name, block, w):
-    """Raise ValueError where a block lacks a matrix it needs, or has a norm its config has not."""
+    """Raise ValueError where a block lacks a matrix it needs, or disagrees with its config on a
+    norm."""
     for branch, required in (("attn", ("w_q", "w_k", "w_v", "w_o")), ("mlp", ("w_up", "w_down"))):
         for field in required:
             if getattr(w, branch) is None or getattr(getattr(w, branch), field) is None:
                 raise ValueError(f"check_weights: {name}.{branch}.{field} is missing")
-    for place in ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm"):
-        if place not in norms_of(block.placement) and getattr(block, place) is not None:
-            raise ValueError(f"check_weights: {name}: a {block.placement} block has no {place}")
+    for place in norms_of("sandwich"):
         check_norm(f"{name}.{place}", getattr(block, place), getattr(w, place))
 
 
 def check_norm(name, config, w):
-    """Raise ValueError unless config and weights agree on whether there is a norm, and of which kind."""
+    """Raise ValueError unless config and weights agree on whether there is a norm, and of which
+    kind."""
     if (config is None) != (w is None):
         there, absent = ("weights", "config") if config is None else ("config", "weights")
         raise ValueError(f"check_weights: {name} is in the {there} and not in the {absent}")
@@ -220,9 +249,10 @@ def check_leaf(name, tensor, fits):
 def random_weights(config, seed=0, std=0.02, biases=True, gated=False, tied=True, positions=True):
     """Weights to begin training from: matrices of normal draws times std, gains 1, biases 0.
 
-    The two matrices that write to the stream (w_o, w_down) are drawn smaller by sqrt(2 * n_layers), so that
-    the stream's length at the end does not grow with depth (Radford et al., "Language models are
-    unsupervised multitask learners", 2019).  The bits are the same on every Python.
+    The two matrices that write to the stream (w_o, w_down) are drawn smaller by sqrt(2 *
+    n_layers), so that the stream's length at the end does not grow with depth (Radford et al.,
+    "Language models are unsupervised multitask learners", 2019).  The bits are the same on every
+    Python.
 
     >>> from pyres.config import attention_config, block_config, model_config
     >>> config = model_config(4, 5, 8, 1, block_config(8, attention_config(n_heads=2, d_head=2)))

@@ -2,11 +2,12 @@
 
     python3 tests/bench.py
 
-The yardstick is the best plain inner product of a width on this Python: math.sumprod from 3.12 on, and
-sum(map(mul, u, v)) before.  A ratio of 1.2 says that shape checks, norms, activations and lists cost a fifth
-on top of the arithmetic.  Yardstick and work take turns within one run, and the best of many rounds counts
-for each, so that a busy machine disturbs both alike.  Multiply-adds are counted, not estimated: every
-matrix weight once a token, and 2 * n_heads * d_head for each position that a token sees.
+The yardstick is the best plain inner product of a width on this Python: math.sumprod from 3.12 on,
+and sum(map(mul, u, v)) before.  A ratio of 1.2 says that shape checks, norms, activations and
+lists cost a fifth on top of the arithmetic.  Yardstick and work take turns within one run, and the
+best of many rounds counts for each, so that a busy machine disturbs both alike.  Multiply-adds are
+counted, not estimated: every matrix weight once a token, and 2 * n_heads * d_head for each
+position that a token sees.
 """
 import os
 import subprocess
@@ -41,7 +42,8 @@ def yardstick(width):
 
 
 def ratio(work, multiply_adds, width, rounds=40):
-    """The work's time over that of its multiply-adds at the bare inner product's speed: the best of both."""
+    """The work's time over that of its multiply-adds at the bare inner product's speed: the best
+    of both."""
     bare, bare_multiply_adds = yardstick(width)
     repeats = max(1, round(0.004 / seconds(work, 2)))
     bare_repeats = max(1, round(0.004 / seconds(bare, 2)))
@@ -105,7 +107,8 @@ def bench_echo():
 
 
 def import_milliseconds(statement, rounds=25):
-    """The shortest of many starts of a bare interpreter that runs one statement, in milliseconds."""
+    """The shortest of many starts of a bare interpreter that runs one statement, in
+    milliseconds."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {root!r}); {statement}"]
     best = float("inf")

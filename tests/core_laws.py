@@ -1,8 +1,8 @@
 """The core's laws in the part of unittest that every interpreter has.
 
-They run where little else does: from a zip without the standard library's site, under -OO, vendored under
-another name, in a subinterpreter, in MicroPython.  The same laws and many more, on many seeds, are in the
-other test modules; these are one of each kind.
+They run where little else does: from a zip without the standard library's site, under -OO,
+vendored under another name, in a subinterpreter, in MicroPython.  The same laws and many more, on
+many seeds, are in the other test modules; these are one of each kind.
 """
 import unittest
 

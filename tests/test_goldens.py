@@ -1,7 +1,7 @@
 """PyTorch's numbers: every operation, and whole GPT-2 and Llama models read from their files.
 
-The numbers are in tests/data, with their origin in its README.  Where PYRES_GOLDENS names a folder with
-the whole set, its other checkpoints of these families are compared as well.
+The numbers are in tests/data, with their origin in its README.  Where PYRES_GOLDENS names a folder
+with the whole set, its other checkpoints of these families are compared as well.
 """
 import json
 import os

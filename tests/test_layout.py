@@ -17,7 +17,8 @@ def levels():
 
 
 def python_files():
-    """Every module's path in parts below the package, ("files", "hub.py"), but the package's own __init__."""
+    """Every module's path in parts below the package, ("files", "hub.py"), but the package's own
+    __init__."""
     for folder, _, names in os.walk(PACKAGE):
         for name in names:
             path = os.path.relpath(os.path.join(folder, name), PACKAGE)

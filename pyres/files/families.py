@@ -8,8 +8,8 @@ A description says how to read config.json (`config`), and which file tensor hol
     FAMILIES   gpt2, llama
 
 Layouts: "rows" has outputs as rows, `[d_out][d_in]`, as pyres has; "columns" is GPT-2's Conv1D,
-`[d_in][d_out]`, and is turned over.  Several leaves in one tensor stand one after the other along the
-outputs.
+`[d_in][d_out]`, and is turned over.  Several leaves in one tensor stand one after the other along
+the outputs.
 """
 import re
 from collections import namedtuple
@@ -75,7 +75,8 @@ def head_rows(fields, tied):
 # ---- llama ----
 
 def llama_config(fields):
-    """RMSNorm before each sublayer, rotary positions on half-split pairs, gated MLP, grouped heads."""
+    """RMSNorm before each sublayer, rotary positions on half-split pairs, gated MLP, grouped
+    heads."""
     d_model, n_heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     n_kv_heads = fields.size("num_key_value_heads", n_heads)
     d_head = fields.size("head_dim", None)
@@ -93,7 +94,8 @@ def llama_config(fields):
 
 
 def rope_theta(fields):
-    """The base of the rotary frequencies, in either spelling; a rescaling that is not known is refused."""
+    """The base of the rotary frequencies, in either spelling; a rescaling that is not known is
+    refused."""
     theta = fields.number("rope_theta", 10000.0, positive=True)
     for key in ("rope_parameters", "rope_scaling"):
         rope = fields.group(key)
@@ -128,8 +130,8 @@ def linear_rows(tensor, record, name, has_bias):
 
 # ---- the table ----
 
-# A buffer is a tensor that no training changes: a causal mask, or the rotary frequencies, which follow from
-# the config.  GPT-2's h.0.attn.bias is its mask; h.0.attn.c_attn.bias is a weight.
+# A buffer is a tensor that no training changes: a causal mask, or the rotary frequencies, which
+# follow from the config.  GPT-2's h.0.attn.bias is its mask; h.0.attn.c_attn.bias is a weight.
 FAMILIES = (
     Family("gpt2", gpt2_config, gpt2_tensors, "transformer.",
            re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")),

@@ -17,8 +17,7 @@ from collections import namedtuple
 
 from ..linalg import shape, transpose
 from ..model import make_model
-from ..weights import (AttentionWeights, BlockWeights, MLPWeights, ModelWeights, NormWeights,
-                       leaf_shapes, leaves)
+from ..weights import leaf_shapes, leaves, weights_from_leaves
 from .families import FAMILIES
 from .safetensors import read
 from .strict_json import brief, parse
@@ -30,8 +29,9 @@ __all__ = ["Fields", "FolderInfo", "inspect", "load", "file_tensors"]
 
 REQUIRED = object()
 
-# Values that change what some family computes.  A family that does not read such a key takes the neutral
-# values only; every other unknown key is no option of the mathematics, and is listed as not read.
+# Values that change what some family computes.  A family that does not read such a key takes the
+# neutral values only; every other unknown key is no option of the mathematics, and is listed as
+# not read.
 NEUTRAL = {
     "quantization_config": (None,), "compression_config": (None,), "pruned_heads": (None, {}),
     "rope_scaling": (None,), "rope_theta": (None, 10000, 10000.0), "rope_parameters": (None,),
@@ -55,8 +55,8 @@ NEUTRAL = {
 class Fields:
     """A config's values by key; each reading checks the type and says the file and the key.
 
-    largest is the largest size of any tensor in the files.  A size beyond it cannot be right, and is
-    refused before anything of that size is made.
+    largest is the largest size of any tensor in the files.  A size beyond it cannot be right, and
+    is refused before anything of that size is made.
     """
 
     def __init__(self, values, what, largest=None):
@@ -150,15 +150,15 @@ class Fields:
 
 class FolderInfo(namedtuple("FolderInfo", ("family", "config", "rows", "buffers", "keys_not_read", "files",
                                            "tensors", "prefix"))):
-    """What a folder holds: the Family, the ModelConfig, the rows that are its weights, the names of skipped
-    buffers, the config's keys that nothing read, the weight files' paths, the tensors, and the prefix of
-    their names.
+    """What a folder holds: the Family, the ModelConfig, the rows that are its weights, the names
+    of skipped buffers, the config's keys that nothing read, the weight files' paths, the tensors,
+    and the prefix of their names.
     """
 
 
 def inspect(folder):
-    """Read a folder's config and the headers of its tensors, and check one against the other -> FolderInfo.
-    No weight is decoded.
+    """Read a folder's config and the headers of its tensors, and check one against the other ->
+    FolderInfo.  No weight is decoded.
 
     Raises ValueError with the file's name and the rule, FileNotFoundError where a file is missing.
     """
@@ -243,7 +243,8 @@ def _check_tensors(tensors, rows, config, path):
 
 
 def _buffers(tensors, rows, family, prefix, path):
-    """The names of tensors that are no weights; raises ValueError for one that could be a weight."""
+    """The names of tensors that are no weights; raises ValueError for one that could be a
+    weight."""
     known = {row.tensor for row in rows}
     buffers = []
     for name in tensors:
@@ -260,8 +261,8 @@ def _buffers(tensors, rows, family, prefix, path):
 def load(folder):
     """Read a folder into a Model.
 
-    Raises ValueError as inspect does, and where the files hold an lm_head that differs from the embedding
-    it is said to be tied to.
+    Raises ValueError as inspect does, and where the files hold an lm_head that differs from the
+    embedding it is said to be tied to.
     """
     info = inspect(folder)
     found = {}
@@ -288,35 +289,12 @@ def _split(row, tensor, fits):
     return pairs
 
 
-def weights_from_leaves(config, found):
-    """A ModelWeights from a dict of leaves by name; what is absent is None.
-
-    >>> from pyres.config import model_config
-    >>> config = model_config(2, 1, 4, 0, None)
-    >>> weights_from_leaves(config, {"w_embed": [[1, 2]], "final_norm.gain": [1, 1]}).final_norm
-    NormWeights(gain=[1, 1], bias=None)
-    """
-    def record(kind, name):
-        return kind(*[found.get(f"{name}.{field}") for field in kind.FIELDS])
-
-    def norm(norm_config, name):
-        return None if norm_config is None else record(NormWeights, name)
-
-    blocks = [BlockWeights(
-        norm(block.attn_norm, f"blocks.{i}.attn_norm"), record(AttentionWeights, f"blocks.{i}.attn"),
-        norm(block.attn_post_norm, f"blocks.{i}.attn_post_norm"), found.get(f"blocks.{i}.attn_multiplier"),
-        norm(block.mlp_norm, f"blocks.{i}.mlp_norm"), record(MLPWeights, f"blocks.{i}.mlp"),
-        norm(block.mlp_post_norm, f"blocks.{i}.mlp_post_norm"), found.get(f"blocks.{i}.mlp_multiplier"))
-        for i, block in enumerate(config.blocks)]
-    return ModelWeights(found.get("w_embed"), found.get("w_pos"), blocks,
-                        norm(config.final_norm, "final_norm"), found.get("w_unembed"),
-                        found.get("b_unembed"))
-
-
 def file_tensors(rows, weights):
-    """Weights, or gradients of the same structure, under the files' names and in their layouts, as a dict.
+    """Weights, or gradients of the same structure, under the files' names and in their layouts, as
+    a dict.
 
-    The way back of load: leaves that share a tensor are stacked again, and Conv1D's are turned over.
+    The way back of load: leaves that share a tensor are stacked again, and Conv1D's are turned
+    over.
     """
     found = dict(leaves(weights))
     tensors = {}

@@ -45,7 +45,7 @@ from math import copysign, frexp, isfinite, ldexp, prod
 
 from .strict_json import brief, parse
 
-__all__ = ["DTYPES", "Entry", "parse_header", "decode", "nest", "Tensors", "read",
+__all__ = ["DTYPES", "Entry", "parse_header", "decode", "nest", "Tensors", "read", "read_bytes",
            "flatten", "encode", "write_whole", "write"]
 
 # width: bytes of one number. code: its letter in struct and array; BF16 has that of the F32 whose
@@ -325,6 +325,23 @@ def read(path):
     ([1.0, 0.5], 0.125, 'BF16', ())
     """
     return Tensors(path)
+
+
+def read_bytes(data, what):
+    """Return (metadata, tensors), a dict of str and a dict of nested lists, from the bytes of a
+    whole file; `what` names it in messages.  As read, for a file that is inside another.
+
+    >>> header = b'{"w":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}'
+    >>> read_bytes(len(header).to_bytes(8, "little") + header + bytes.fromhex("003e 00bc"), "inner")
+    ({}, {'w': [1.5, -1.0]})
+    """
+    length = int.from_bytes(data[:8], "little")
+    _check_header_length(length, what)
+    if len(data) < 8 + length:
+        raise ValueError(f"{what}: {len(data)} bytes, too few for its header")
+    metadata, entries = parse_header(data[8:8 + length], len(data) - 8 - length, what)
+    return metadata, {name: nest(decode(data[8 + length + e.begin:8 + length + e.end], e.dtype), e.shape)
+                      for name, e in entries.items()}
 
 
 # From nested lists to bytes

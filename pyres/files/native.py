@@ -1,0 +1,190 @@
+"""pyres's own files: a model as one safetensors file, and a training run that is not done.
+
+    model     float32 tensors by the names of their leaves; config, vocabulary and name in the metadata
+    resume    float64 weights and moments, and in the metadata all else that a Training holds
+
+Neither holds anything that varies between runs, such as a date.  Both are written whole or not at
+all.
+
+    config_to_json, config_from_json    a ModelConfig as text, and back, checked
+    save, load, load_bytes              a model
+    save_training, load_training        a Training
+
+>>> import os, tempfile
+>>> from pyres.config import attention_config, block_config, model_config
+>>> from pyres.model import make_model
+>>> from pyres.weights import random_weights
+>>> config = model_config(4, 3, 8, 1, block_config(8, attention_config(n_heads=2, d_head=2)))
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = os.path.join(folder, "tiny.safetensors")
+...     save(make_model(config, random_weights(config), name="tiny"), path)
+...     loaded = load(path)
+>>> loaded.name, loaded.config == config, loaded.weights.final_norm.gain
+('tiny', True, [1.0, 1.0, 1.0, 1.0])
+"""
+import json
+import os
+
+from ..config import (ATTENTION_FIELDS, BLOCK_FIELDS, MODEL_FIELDS, NORM_FIELDS, ROTARY_FIELDS,
+                      AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig, check_config)
+from ..linalg import shape
+from ..model import make_model
+from ..training import Moments, Training, settings
+from ..weights import leaves, weights_from_leaves
+from .characters import Characters
+from .safetensors import read, read_bytes, write
+from .strict_json import brief, parse
+
+__all__ = ["config_to_json", "config_from_json", "save", "load", "load_bytes", "save_training",
+           "load_training"]
+
+FORMAT, RESUME_FORMAT = "pyres/1 model", "pyres/1 training"
+
+
+# ---- configs ----
+
+FIELDS = {NormConfig: NORM_FIELDS, RotaryConfig: ROTARY_FIELDS, AttentionConfig: ATTENTION_FIELDS,
+          BlockConfig: BLOCK_FIELDS, ModelConfig: MODEL_FIELDS}
+INSIDE = {"attn_norm": NormConfig, "attn_post_norm": NormConfig, "mlp_norm": NormConfig,
+          "mlp_post_norm": NormConfig, "final_norm": NormConfig, "qk_norm": NormConfig,
+          "rotary": RotaryConfig, "attention": AttentionConfig}
+
+
+def config_to_json(config):
+    """A config as JSON text: an object for each record, in the order of its fields."""
+    return json.dumps(_plain(config), separators=(",", ":"))
+
+
+def _plain(value):
+    if type(value) in FIELDS:
+        return {field: _plain(getattr(value, field)) for field in FIELDS[type(value)]}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def config_from_json(text, what):
+    """The ModelConfig of a JSON text; ValueError where it is none, with `what` before the rule."""
+    values = parse(text.encode("utf-8"), what)
+    try:
+        config = _record(ModelConfig, values)
+        check_config(config)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what}: {error}") from None
+    return config
+
+
+def _record(kind, values):
+    """A record of a kind from an object that has its fields, all and no others."""
+    if type(values) is not dict or set(values) != set(FIELDS[kind]):
+        raise ValueError(f"a {kind.__name__} is an object with {', '.join(FIELDS[kind])}")
+    found = []
+    for field in FIELDS[kind]:
+        value = values[field]
+        if field == "blocks":
+            value = [_record(BlockConfig, block) for block in value]
+        elif field in INSIDE and value is not None:
+            value = _record(INSIDE[field], value)
+        found.append(value)
+    return kind(*found)
+
+
+# ---- a model ----
+
+def _metadata(model):
+    """What a file says of a model beside its tensors."""
+    tokenizer = model.tokenizer
+    known = None if tokenizer is None else {"tokens": tokenizer.tokens, "bos": tokenizer.bos}
+    return {"name": model.name, "config": config_to_json(model.config),
+            "characters": json.dumps(known, separators=(",", ":"))}
+
+
+def save(model, path):
+    """Write a model to one safetensors file: its weights as float32, rounded to the nearest.
+
+    Raises TypeError for a tokenizer that is not of characters, and whatever safetensors.write
+    raises; the file is then what it was.
+    """
+    if not isinstance(model.tokenizer, (Characters, type(None))):
+        raise TypeError(f"save: the tokenizer is a {type(model.tokenizer).__name__}; only one of characters is "
+                        "written into the file")
+    write(path, leaves(model.weights), dict(_metadata(model), format=FORMAT))
+
+
+def load(path):
+    """Read a model that save wrote; ValueError where the file is none, or holds what does not
+    fit."""
+    tensors = read(path)
+    return _model(tensors.metadata, dict(tensors), os.fsdecode(path), FORMAT)
+
+
+def load_bytes(data, what):
+    """As load, from the bytes of the whole file."""
+    return _model(*read_bytes(data, what), what, FORMAT)
+
+
+def _model(metadata, tensors, what, expected):
+    """The Model that metadata and tensors describe."""
+    if metadata.get("format") != expected:
+        raise ValueError(f"{what}: not a {expected.split()[1]} of pyres: its format is "
+                         f"{brief(metadata.get('format'))}, expected {expected!r}")
+    for key in ("name", "config", "characters"):
+        if key not in metadata:
+            raise ValueError(f"{what}: the metadata lacks {key!r}")
+    config = config_from_json(metadata["config"], f"{what}: config")
+    known = parse(metadata["characters"].encode("utf-8"), f"{what}: characters")
+    try:
+        tokenizer = None if known is None else Characters(known["tokens"], known["bos"])
+        if tokenizer is not None and len(tokenizer.tokens) != config.d_vocab:
+            raise ValueError(f"{len(tokenizer.tokens)} characters for a vocabulary of {config.d_vocab}")
+        weights = weights_from_leaves(config, tensors)
+        strangers = set(tensors) - {name for name, _ in leaves(weights)}
+        if strangers:
+            raise ValueError(f"the tensor {min(strangers)} is no weight of this config")
+        return make_model(config, weights, metadata["name"], tokenizer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{what}: {error}") from None
+
+
+# ---- a run that is not done ----
+
+PARTS = ("weights", "first", "second")
+
+
+def save_training(training, path, about):
+    """Write a Training as it is, in float64; `about` is a dict of str that comes back with it."""
+    moments = training.moments
+    tensors = [(f"{part}.{name}", tensor)
+               for part, record in zip(PARTS, (training.model.weights, moments.first, moments.second))
+               for name, tensor in leaves(record)]
+    metadata = dict(_metadata(training.model), format=RESUME_FORMAT, about=json.dumps(about),
+                    settings=json.dumps(list(training.settings)),
+                    step=str(moments.step), random_state=str(training.random_state))
+    write(path, tensors, metadata, dtype="F64")
+
+
+def load_training(path):
+    """Return (training, about) as save_training wrote them."""
+    stored, what = read(path), os.fsdecode(path)
+    metadata, found = stored.metadata, {part: {} for part in PARTS}
+    for name in stored:
+        part, _, leaf = name.partition(".")
+        if part not in found:
+            raise ValueError(f"{what}: the tensor {brief(name)} is no part of a training run")
+        found[part][leaf] = stored[name]
+    model = _model(metadata, found["weights"], what, RESUME_FORMAT)
+    try:
+        rule = settings(*parse(metadata["settings"].encode("utf-8"), "settings"))
+        first, second = [_like(model.weights, found[part], model.config) for part in PARTS[1:]]
+        moments = Moments(int(metadata["step"]), first, second)
+        about = parse(metadata["about"].encode("utf-8"), "about")
+        return Training(model, moments, rule, int(metadata["random_state"])), about
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{what}: {error}") from None
+
+
+def _like(weights, found, config):
+    """A record of moments; raises unless it has the tensors of the weights, in their shapes."""
+    record = weights_from_leaves(config, found)
+    wanted, have = ([(name, shape(tensor)) for name, tensor in leaves(r)] for r in (weights, record))
+    if wanted != have:
+        raise ValueError("the moments are not shaped like the weights")
+    return record

@@ -1,0 +1,314 @@
+"""Training: AdamW, a schedule, and a run that can stop at any moment and goes on as if it had not.
+
+One step, on a batch of sequences:
+
+    loss, gradients    the mean over all counted targets of the batch, and its derivative
+    clip               gradients * min(1, limit / their length)
+    rate               warm-up, then half a cosine down to 0
+    AdamW              each weight by its own moments; matrices decay, gains and biases do not
+
+    Settings, settings                what a run is told
+    Moments, no_moments, adamw        the optimiser (Loshchilov and Hutter, "Decoupled weight decay
+                                      regularization", 2019)
+    gradient_length, clip             by the length of all gradients together
+    rate_at                           the schedule
+    batch_loss_and_gradients          the same bits with and without an executor
+    Training, start, step             all that a run knows, and one step of it
+
+step returns a new Training: weights, moments, steps done, the state of the random numbers.
+Written to a file and read again, it goes on to the same bits.
+
+Three steps of AdamW on one weight in exact numbers, with gradients 5, 1 and 3.  The corrected
+second moments are 25, 9 and 9, so every root is rational:
+
+>>> from fractions import Fraction
+>>> half = Fraction(1, 2)
+>>> rule = settings(rate=Fraction(1), beta1=half, beta2=half, eps=0, decay=0)
+>>> w, moments = [Fraction(0)], Moments(0, [Fraction(0)], [Fraction(0)])
+>>> for gradient in (5, 1, 3):
+...     w, moments = adamw(w, [Fraction(gradient)], moments, rule, rule.rate)
+...     print(*w, *moments.first, *moments.second)
+-1 5/2 25/2
+-16/9 7/4 27/4
+-169/63 19/8 63/8
+"""
+import math
+from collections import namedtuple
+
+from .linalg import add, dot, is_nested, scale, zeros_like
+from .loss import cross_entropy, cross_entropy_backward
+from .model import Model, run, run_backward
+from .rng import Generator
+from .scalar import for_row, sqrt
+from .weights import leaves, map_leaves
+
+__all__ = ["Settings", "settings", "Moments", "no_moments", "adamw", "gradient_length", "clip",
+           "rate_at", "batch_loss_and_gradients", "Training", "start", "step"]
+
+
+SETTINGS_FIELDS = ("n_steps", "batch", "rate", "warm_up", "beta1", "beta2", "eps", "decay", "clip", "seed")
+
+
+class Settings(namedtuple("Settings", SETTINGS_FIELDS)):
+    """What a run is told.
+
+    n_steps, batch         steps, and sequences a step
+    rate, warm_up          the highest learning rate, and the steps it takes to get there
+    beta1, beta2, eps      AdamW's
+    decay                  what share of rate * weight every step takes off a matrix
+    clip                   the longest that all gradients together may be; None for any
+    seed                   of the batches
+    """
+
+
+def settings(n_steps=1000, batch=16, rate=3e-3, warm_up=50, beta1=0.9, beta2=0.98, eps=1e-8, decay=0.01,
+             clip=1.0, seed=0):
+    """Settings; raises ValueError for what cannot be.
+
+    >>> settings(n_steps=0)
+    Traceback (most recent call last):
+    ValueError: settings: n_steps is 0, expected a whole number of at least 1
+    """
+    for name, value in (("n_steps", n_steps), ("batch", batch)):
+        if type(value) is not int or value < 1:
+            raise ValueError(f"settings: {name} is {value!r}, expected a whole number of at least 1")
+    for name, value in (("rate", rate), ("warm_up", warm_up), ("eps", eps), ("decay", decay)):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"settings: {name} is {value!r}, expected a number of at least 0")
+    for name, value in (("beta1", beta1), ("beta2", beta2)):
+        if not 0 <= value < 1:
+            raise ValueError(f"settings: {name} is {value!r}, expected a number from 0 up to, not including, 1")
+    return Settings(n_steps, batch, rate, warm_up, beta1, beta2, eps, decay, clip, seed)
+
+
+# ---- AdamW ----
+
+class Moments(namedtuple("Moments", ("step", "first", "second"))):
+    """step, how many there were; first and second, moving means of every gradient and of its
+    square, in the structure of the weights.
+    """
+
+
+def no_moments(weights):
+    """The Moments before the first step.
+
+    >>> no_moments([1.0, 2.0])
+    Moments(step=0, first=[0.0, 0.0], second=[0.0, 0.0])
+    """
+    return Moments(0, map_leaves(zeros_like, weights), map_leaves(zeros_like, weights))
+
+
+def adamw(weights, gradients, moments, rule, rate):
+    """Return (weights, moments) after one step.
+
+    weights and gradients are records of one structure, or one tensor each; rule is a Settings.
+    With m and v the moving means of the gradient g and of g², and t the number of this step:
+
+        m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g²
+        w = w - rate * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay * w)
+
+    The decay is of the weight as it was, apart from the gradient.  It is left out for vectors and
+    numbers: gains, biases, multipliers.
+
+    >>> w, _ = adamw([[1.0]], [[0.5]], no_moments([[1.0]]), settings(decay=0.1), rate=0.1)
+    >>> ["%.9f" % row[0] for row in w]                    # 1 - 0.1 * (1 + 0.1 * 1)
+    ['0.890000002']
+    """
+    t = moments.step + 1
+    first = map_leaves(lambda m, g: by_rows(mean_row(rule.beta1), m, g), moments.first, gradients)
+    second = map_leaves(lambda v, g: by_rows(mean_square_row(rule.beta2), v, g), moments.second, gradients)
+    rest = 1 - rule.beta1 ** t, 1 - rule.beta2 ** t
+
+    def moved(w, m, v):
+        decay = rule.decay if is_matrix(w) else 0
+        return by_rows(adamw_row(rate, rest, rule.eps, decay), w, m, v)
+
+    return map_leaves(moved, weights, first, second), Moments(t, first, second)
+
+
+def is_matrix(tensor):
+    """Whether a tensor has two axes or more."""
+    return isinstance(tensor, (list, tuple)) and is_nested(tensor)
+
+
+def by_rows(f, *tensors):
+    """f of the tensors' rows, whatever their depth; a number is a row of one.
+
+    >>> by_rows(lambda v: [10 * a for a in v], [[1, 2], [3, 4]]), by_rows(lambda v: [10 * a for a in v], 5)
+    ([[10, 20], [30, 40]], 50)
+    """
+    if not isinstance(tensors[0], (list, tuple)):
+        return f(*[[tensor] for tensor in tensors])[0]
+    if is_nested(tensors[0]):
+        return [by_rows(f, *parts) for parts in zip(*tensors)]
+    return f(*tensors)
+
+
+# One loop a row, with everything that is the same for all its entries worked out before.
+
+def mean_row(beta):
+    new = 1 - beta
+    return lambda row, g: [beta * m + new * d for m, d in zip(row, g)]
+
+
+def mean_square_row(beta):
+    new = 1 - beta
+    return lambda row, g: [beta * v + new * d * d for v, d in zip(row, g)]
+
+
+def adamw_row(rate, rest, eps, decay):
+    pace, keep, rest2 = rate / rest[0], 1 - rate * decay, rest[1]
+
+    def moved(w, m, v):
+        root = for_row(sqrt, v, "adamw")
+        return [keep * a - pace * b / (root(c / rest2) + eps) for a, b, c in zip(w, m, v)]
+
+    return moved
+
+
+# ---- clipping and the schedule ----
+
+def gradient_length(gradients):
+    """The root of the sum of squares over every entry of every tensor.
+
+    >>> gradient_length([[3.0], [4.0]])
+    5.0
+    """
+    return sqrt(sum([dot(row, row) for _, tensor in leaves(gradients, "all") for row in rows_of(tensor)]))
+
+
+def rows_of(tensor):
+    """A tensor's rows as one list; a number is a row of one.
+
+    >>> rows_of([[1, 2], [3, 4]]), rows_of(5)
+    ([[1, 2], [3, 4]], [[5]])
+    """
+    if not isinstance(tensor, (list, tuple)):
+        return [[tensor]]
+    return [row for part in tensor for row in rows_of(part)] if is_nested(tensor) else [tensor]
+
+
+def clip(gradients, limit):
+    """Return (gradients, length): gradients no longer than the limit, with their direction kept,
+    and how long they were.  Raises ValueError where the length is not finite.
+
+    >>> clip([[3.0], [4.0]], 2.5)
+    ([[1.5], [2.0]], 5.0)
+    """
+    length = gradient_length(gradients)
+    if not length < math.inf:
+        raise ValueError(f"clip: the gradients' length is {length}; a smaller learning rate may help")
+    if limit is None or length <= limit:
+        return gradients, length
+    return map_leaves(lambda tensor: by_rows(lambda row: scale(limit / length, row), tensor), gradients), length
+
+
+def rate_at(t, rule):
+    """The learning rate of step t, counted from 0: up in a straight line, then down along half a
+    cosine.
+
+    >>> rule = settings(n_steps=110, warm_up=10, rate=1.0)
+    >>> [round(rate_at(t, rule), 3) for t in (0, 4, 9, 10, 60, 109)]
+    [0.1, 0.5, 1.0, 1.0, 0.5, 0.0]
+    """
+    if t < rule.warm_up:
+        return rule.rate * (t + 1) / rule.warm_up
+    done = (t - rule.warm_up) / max(1, rule.n_steps - rule.warm_up)
+    return rule.rate * 0.5 * (1 + math.cos(math.pi * min(1, done)))
+
+
+# ---- one batch ----
+
+GROUP = 4                               # sequences a task; fixed, so that sums are formed in one order
+
+
+def batch_loss_and_gradients(model, batch, executor=None):
+    """Return (loss, gradients) of a batch: the mean over all its counted targets, not a mean of
+    means.
+
+    batch is a list of pairs (tokens, targets) of sequences, which may differ in length; a target
+    of None does not count.  executor is any concurrent.futures.Executor.  The batch is cut into
+    groups of fixed size, whose shares are added in their order, so the result has the same bits
+    with any number of workers, or none.
+
+    Raises ValueError where no target counts.
+
+    >>> from pyres.config import model_config
+    >>> from pyres.model import make_model
+    >>> from pyres.weights import ModelWeights
+    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None, final_norm=False)
+    >>> model = make_model(config, ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None))
+    >>> loss, gradients = batch_loss_and_gradients(model, [([1, 1], [0, 1]), ([1], [0])])
+    >>> from pyres.show import rounded
+    >>> rounded(loss), rounded(gradients.w_embed[1])      # log 2; two of three targets were 0
+    (0.693, [-0.167, 0.0])
+    """
+    n_counted = sum([target is not None for _, targets in batch for target in targets])
+    if not n_counted:
+        raise ValueError(f"batch_loss_and_gradients: none of the targets of {len(batch)} sequences counts")
+    bare = Model(model.name, model.config, model.weights, None)
+    tasks = [(bare, batch[i:i + GROUP], n_counted) for i in range(0, len(batch), GROUP)]
+    return total(list((executor.map if executor else map)(group_share, tasks)))
+
+
+def group_share(task):
+    """What a group of sequences adds to the batch's loss and gradients."""
+    model, sequences, n_counted = task
+    return total([sequence_share(model, tokens, targets, n_counted) for tokens, targets in sequences
+                  if any([target is not None for target in targets])] or [(0.0, None)])
+
+
+def sequence_share(model, tokens, targets, n_counted):
+    """What one sequence adds: its part of the mean, and the gradients of that part."""
+    r = run(model, tokens)
+    share = sum([target is not None for target in targets]) / n_counted
+    gradients, _ = run_backward(cross_entropy_backward(share, r.logits, targets), r)
+    return share * cross_entropy(r.logits, targets), gradients
+
+
+def total(shares):
+    """The sum of pairs (loss, gradients); gradients of None are nothing."""
+    loss, gradients = shares[0]
+    for more_loss, more in shares[1:]:
+        loss = loss + more_loss
+        if more is not None:
+            gradients = more if gradients is None else map_leaves(
+                lambda a, b: by_rows(add, a, b), gradients, more)
+    return loss, gradients
+
+
+# ---- a run ----
+
+class Training(namedtuple("Training", ("model", "moments", "settings", "random_state"))):
+    """All that a run knows: the Model, the optimiser's Moments (whose step counts the steps done),
+    the Settings, and the state of the generator that the batches are drawn with.
+    """
+
+
+def start(model, rule):
+    """A Training before its first step."""
+    return Training(model, no_moments(model.weights), rule, Generator(rule.seed).state)
+
+
+def step(training, draw, executor=None):
+    """Return (training, report) after one step.
+
+    draw(generator, n) gives a batch of n pairs (tokens, targets), and takes every random number it
+    needs from the generator.  The report holds the step's loss, the gradients' length before
+    clipping, the rate, and how many targets counted.
+    """
+    rule, moments = training.settings, training.moments
+    generator = Generator(training.random_state)
+    batch = draw(generator, rule.batch)
+    loss, gradients = batch_loss_and_gradients(training.model, batch, executor)
+    gradients, length = clip(gradients, rule.clip)
+    rate = rate_at(moments.step, rule)
+    weights, moments = adamw(training.model.weights, gradients, moments, rule, rate)
+    model = Model(training.model.name, training.model.config, weights, training.model.tokenizer)
+    n_counted = sum([target is not None for _, targets in batch for target in targets])
+    return Training(model, moments, rule, generator.state), Report(loss, length, rate, n_counted)
+
+
+class Report(namedtuple("Report", ("loss", "gradient_length", "rate", "n_targets"))):
+    """What one step saw: the batch's loss in nats, the gradients' length, the rate, the targets
+    counted."""
