@@ -11,7 +11,7 @@ Every count is an item: what is counted, the formula with its numbers written ou
     norm             LayerNorm 2·d, RMSNorm d
     tables           V·d, positions T·d, an unembedding of its own V·d (a tied one counts once)
     writers          1 + 2·L
-    multiply-adds    every weight of a matrix once (unembedding yes, look-up no), 2·H·h·n a block
+    multiply-adds    each weight of a matrix once (unembedding yes, look-up no), 2·H·h·n a block
     cache            2·L·K·h·n numbers
 
 The closed form asks a config for sizes, and the walk asks the weights how many numbers they hold.
@@ -118,7 +118,8 @@ def count_numbers(tensor):
 # same letters make one item, which is why w_q and w_o name theirs in different order.
 LETTERS = {
     "w_embed": ("V·d",), "w_pos": ("T·d",), "w_unembed": ("V·d",), "b_unembed": ("V",),
-    "attn.w_q": ("d·H·h",), "attn.w_k": ("d·K·h",), "attn.w_v": ("d·K·h",), "attn.w_o": ("H·h·d",),
+    "attn.w_q": ("d·H·h",), "attn.w_k": ("d·K·h",), "attn.w_v": ("d·K·h",),
+    "attn.w_o": ("H·h·d",),
     "attn.b_q": ("H·h",), "attn.b_k": ("K·h",), "attn.b_v": ("K·h",), "attn.b_o": ("d",),
     "attn.q_gain": ("h", "H·h"), "attn.k_gain": ("h", "K·h"),
     "mlp.w_gate": ("d·f",), "mlp.w_up": ("d·f",), "mlp.w_down": ("d·f",),
@@ -130,8 +131,8 @@ NORMS = ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "final_norm
 
 
 class Block(namedtuple("Block", ("sizes", "parts", "times"))):
-    """Blocks that are alike: sizes, a dict from letter to number; parts, pairs (leaf name, letters);
-    times, how many blocks.
+    """Blocks that are alike: sizes, a dict from letter to number; parts, pairs (leaf name,
+    letters); times, how many blocks.
     """
 
 
@@ -178,30 +179,33 @@ def over_blocks(blocks, rows_of):
     >>> over_blocks([same], lambda block: rows(block.parts))
     [Item(name='attn_norm gain', formula='L·d = 5·2', value=10)]
     """
-    found = []                                  # [name, formula, block, times], in order
+    found, i = [], 0                            # [item in one block, formula, sizes, first, times]
     for block in blocks:
         for name, formula in rows_of(block):
             once = item(name, formula, block.sizes)
             alike = [entry for entry in found if entry[0] == once]
             if alike:
-                alike[0][3] += block.times
+                alike[0][-1] += block.times
             else:
-                found.append([once, formula, block, block.times])
-    return [times_item(once, formula, block.sizes, times) for once, formula, block, times in found]
+                found.append([once, formula, block.sizes, i, block.times])
+        i += block.times
+    return [times_item(*entry) for entry in found]
 
 
-def times_item(once, formula, sizes, times):
-    """The Item of a formula that holds for so many blocks; sizes["L"] is how many there are.
+def times_item(once, formula, sizes, first, times):
+    """The Item of a formula that holds in so many of L blocks, beginning with block `first`.
 
     >>> sizes = {"d": 2, "L": 5}
-    >>> times_item(item("attn_norm gain", "d", sizes), "d", sizes, 3)
-    Item(name='attn_norm gain (3 blocks)', formula='3·d = 3·2', value=6)
+    >>> times_item(item("attn_norm gain", "d", sizes), "d", sizes, 1, 3)
+    Item(name='attn_norm gain in L1 and 2 more', formula='3·d = 3·2', value=6)
     """
-    if times == sizes["L"] == 1:
-        return once
-    name = once.name if times == sizes["L"] else f"{once.name} ({times} blocks)"
-    factor = "L" if times == sizes["L"] else str(times)
-    return item(name, factor if formula == "1" else f"{factor}·{formula}", sizes)
+    if times == sizes["L"]:
+        name, factors = once.name, ["L"]
+    else:
+        more = f" and {times - 1} more" if times > 1 else ""
+        name, factors = f"{once.name} in L{first}{more}", [str(times)]
+    factors = [] if times == 1 else factors
+    return item(name, "·".join(factors + [formula]), sizes)
 
 
 # ---- all counts ----
@@ -216,19 +220,20 @@ class Count(namedtuple("Count", ("sizes", "writers", "weights", "total", "n_seen
     total            the sum of the weights
     n_seen           how many tokens a token sees, n
     multiply_adds    Items for one such token, the last their total; [] without a matrix
-    cache            Items: the numbers that are kept of n tokens, and their bytes; [] without attention
+    cache            Items: the numbers kept of n tokens, and their bytes; [] without attention
     """
 
 
 def all_counts(outside, blocks):
     """The Count of what stands outside the blocks, a Block of its own, and of the blocks."""
-    def items_outside(first):
-        return [item(name, formula, sizes) for name, formula
-                in rows([part for part in outside.parts if (part[0] in TABLES) == first])]
-
     sizes = outside.sizes
-    weights = (items_outside(True) + over_blocks(blocks, lambda block: rows(block.parts))
-               + items_outside(False))
+
+    def items(parts):
+        return [item(name, formula, sizes) for name, formula in rows(parts)]
+
+    before = items([part for part in outside.parts if part[0] in TABLES])
+    after = items([part for part in outside.parts if part[0] not in TABLES])
+    weights = before + over_blocks(blocks, lambda block: rows(block.parts)) + after
     known = [(letter, common_size(letter, sizes, blocks)) for letter in "dfHKhLVT"]
     return Count([pair for pair in known if pair[1] is not None],
                  item("writers", "1 + 2·L", sizes), weights, sum([one.value for one in weights]),
@@ -236,7 +241,7 @@ def all_counts(outside, blocks):
 
 
 def common_size(letter, sizes, blocks):
-    """The number that a letter stands for, if it is known and the same in all blocks; else None."""
+    """The number that a letter stands for, if it is known and the same in all blocks."""
     if letter in sizes:
         return sizes[letter]
     found = set([block.sizes.get(letter) for block in blocks])
@@ -249,7 +254,7 @@ def multiply_adds(sizes, blocks):
         return rows([part for part in block.parts if ".w_" in part[0]])
 
     once = over_blocks(blocks, matrices)
-    counted = [added("block matrices, each weight once", once)] if once else []
+    counted = [added("matrices of the blocks", once)] if once else []
     counted += [item("unembedding", "V·d", sizes)] if "V" in sizes else []
     counted += over_blocks(blocks, lambda block: seen_rows(block, "scores and mixing", "2·H·h"))
     return counted + [added("total", counted)] if counted else []
@@ -274,6 +279,11 @@ def seen_rows(block, name, formula):
 
 
 def added(name, items):
+    """The Item of a sum of Items.
+
+    >>> added("total", [Item("a", "", 3), Item("b", "", 4)])
+    Item(name='total', formula='3 + 4', value=7)
+    """
     return Item(name, " + ".join([str(one.value) for one in items]),
                 sum([one.value for one in items]))
 
@@ -284,20 +294,21 @@ def count_sizes(n_layers=1, d_model=None, d_mlp=None, n_heads=None, n_kv_heads=N
                 gated=False, bias=False, norm=None, d_vocab=None, n_positions=None, tied=False):
     """The Count of n_layers equal blocks; what is not asked for is not counted.
 
-    d_mlp asks for an MLP (gated or plain), n_heads for attention, bias for biases on both, norm ("layer"
-    or "rms") for a norm before each sublayer and before the unembedding, d_vocab for the token table and
-    an unembedding (one table if tied), n_positions for a position table.  n_kv_heads is n_heads and d_head
-    is d_model / n_heads unless given.  A token sees n_positions tokens, or itself alone.
+    d_mlp asks for an MLP (gated or plain), n_heads for attention, bias for biases on both, norm
+    ("layer" or "rms") for a norm before each of them and before the unembedding, d_vocab for the
+    token table and an unembedding (one table if tied), n_positions for a position table.  Unless
+    given, n_kv_heads is n_heads and d_head is d_model / n_heads.  A token sees n_positions tokens,
+    or itself alone.
 
     >>> count_sizes(d_model=4, d_mlp=8, n_heads=4, n_kv_heads=2).total
     112
-    >>> gpt2 = count_sizes(n_layers=12, d_model=768, d_mlp=3072, n_heads=12, bias=True, norm="layer",
-    ...                    d_vocab=50257, n_positions=1024, tied=True)
+    >>> gpt2 = count_sizes(n_layers=12, d_model=768, d_mlp=3072, n_heads=12, bias=True,
+    ...                    norm="layer", d_vocab=50257, n_positions=1024, tied=True)
     >>> gpt2.total, gpt2.weights[0]
     (124439808, Item(name='w_embed', formula='V·d = 50257·768', value=38597376))
 
-    ValueError for a size that is no whole number of at least 1, that does not divide, or that is given
-    without what it belongs to.
+    ValueError for a size that is no whole number of at least 1, that does not divide, or that is
+    given without what it belongs to.
     """
     sizes = known_sizes(n_layers, n_positions, [
         ("d_model", "d", d_model), ("d_mlp", "f", d_mlp), ("d_vocab", "V", d_vocab),
@@ -317,11 +328,14 @@ def count_sizes(n_layers=1, d_model=None, d_mlp=None, n_heads=None, n_kv_heads=N
         outside += with_letters([f"final_norm.{field}" for field in gains]
                                 + ([] if tied else ["w_unembed"]))
     parts = with_letters(sublayer_leaves(sizes, gated, bias, gains))
-    return all_counts(Block(sizes, outside, 1), [Block(sizes, parts, n_layers)] if n_layers else [])
+    blocks = [Block(sizes, parts, n_layers)] if n_layers else []
+    return all_counts(Block(sizes, outside, 1), blocks)
 
 
 def known_sizes(n_layers, n_positions, given):
-    """The letters of the sizes that were given; ValueError where one is no size, or lacks d_model."""
+    """The letters of what was given, triples (name, letter, size); ValueError where one is no
+    size, or is there without the first, d_model.
+    """
     if n_layers != 0:
         check_size("count_sizes", "n_layers", n_layers)
     sizes = {"L": n_layers, "n": 1 if n_positions is None else n_positions}
@@ -355,8 +369,10 @@ def attention_sizes(d_model, n_heads, n_kv_heads, d_head):
     needs("count_sizes", "n_heads", "d_model", d_model)
     check_size("count_sizes", "n_heads", n_heads)
     if d_head is None and d_model % n_heads:
-        raise ValueError(f"count_sizes: {n_heads} heads do not divide d_model {d_model}; give d_head")
-    attention = attention_config(n_heads, d_model // n_heads if d_head is None else d_head, n_kv_heads)
+        raise ValueError(f"count_sizes: {n_heads} heads do not divide d_model {d_model}; "
+                         "give d_head")
+    d_head = d_model // n_heads if d_head is None else d_head
+    attention = attention_config(n_heads, d_head, n_kv_heads)
     return {"H": n_heads, "K": attention.n_kv_heads, "h": attention.d_head}
 
 
@@ -387,8 +403,8 @@ def sublayer_leaves(sizes, gated, bias, gains):
 def count_model(config, weights, n_seen=None):
     """The Count of a model's weights, for a token that sees n_seen tokens (n_ctx unless given).
 
-    Which weights there are is read off the records, how large they are off the config alone.  Then every
-    tensor is walked: ValueError where one holds another number of numbers than its closed form says.
+    Which weights there are is read off the records, how large they are off the config alone.  Then
+    every tensor is walked: ValueError where one holds more or fewer numbers than its closed form.
 
     >>> from pyres.config import attention_config, block_config, model_config
     >>> from pyres.weights import random_weights
@@ -407,12 +423,13 @@ def count_model(config, weights, n_seen=None):
 
 
 def count_leaves(config, walked, n_seen=None):
-    """As count_model, from pairs (a tuple of leaf names, how many numbers they hold together), so that a
+    """As count_model, from pairs (leaf names, how many numbers they hold together), so that a
     checkpoint's header is enough and no weight needs to be read.
 
     >>> from pyres.config import model_config
     >>> config = model_config(4, 10, 16, 0, None)
-    >>> count_leaves(config, [(("w_embed",), 40), (("final_norm.gain", "final_norm.bias"), 8)]).total
+    >>> walked = [(("w_embed",), 40), (("final_norm.gain", "final_norm.bias"), 8)]
+    >>> count_leaves(config, walked).total
     48
     """
     present = [name for names, _ in walked for name in names]
@@ -466,5 +483,5 @@ def check_closed(names, n_numbers, closed):
     value = sum([one.value for one in closed])
     if value != n_numbers:
         formulas = " and ".join([one.formula for one in closed])
-        raise ValueError(f"counting: {', '.join(names)} holds {n_numbers} numbers, the closed form "
-                         f"{formulas} is {value}")
+        raise ValueError(f"counting: {', '.join(names)} holds {n_numbers} numbers, the closed "
+                         f"form {formulas} is {value}")

@@ -71,8 +71,8 @@ class Row(namedtuple("Row", ("name", "update", "state", "update_length", "state_
     """One writer at one position.
 
     update, state    what it added, and the stream after it [d_model].  A state is None where there
-                     is none before the next writer (parallel blocks); an update, in a row that only
-                     says where the others begin.
+                     is none before the next writer (parallel blocks); an update, in a row that
+                     only says where the others begin.
     lengths          of the two, or None
     cosine           of the update with the stream before it, or None
     """

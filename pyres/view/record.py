@@ -4,12 +4,11 @@
     stream_record    a state or a writer
     check_record     whether a run's writers sum to its final stream
     count_record     a Count
-    model_record, file_records    a model's folder
+    model_record, file_records    where a model comes from
 
 >>> stream_record("embed", [[3.0, 4.0], [0.0, 2.0]])
 {'name': 'embed', 'norm': [5.0, 2.0]}
 """
-import hashlib
 import math
 import os
 
@@ -52,7 +51,9 @@ def stream_record(name, rows, vectors=False):
 def check_record(run_record, before=""):
     """The sum_check of a Run; `before` is put before the rule."""
     check = sum_check(run_record)
-    return {"name": before + check.rule, "error": check.error, "tolerance": check.tolerance,
+    # it fails with a small error where a number is none, or infinite
+    error = math.nan if not check.ok and check.error <= check.tolerance else check.error
+    return {"name": before + check.rule, "error": error, "tolerance": check.tolerance,
             "ok": check.ok}
 
 
@@ -68,20 +69,19 @@ def count_record(count):
             "multiply_adds": items(count.multiply_adds), "cache": items(count.cache)}
 
 
-# ---- a folder ----
+# ---- a model ----
 
-def model_record(folder, info):
-    """The `model` of the JSON, from what files.huggingface.inspect found: a size that differs from
-    block to block is a list."""
-    config = info.config
+def model_record(source):
+    """The `model` of the JSON, from a commands.Source; a size that differs in blocks is a list."""
+    config = source.config
 
     def in_blocks(read):
         found = [read(block) for block in config.blocks]
         return found[0] if found and found.count(found[0]) == len(found) else found
 
-    return {"name": os.path.basename(os.path.abspath(folder)), "sha256": digest(info.files[0]),
-            "family": info.family.model_type, "n_layers": len(config.blocks),
-            "d_model": config.d_model, "d_mlp": in_blocks(lambda block: block.d_mlp),
+    return {"name": source.name, "sha256": digest(source.files[-1][0]) if source.files else None,
+            "family": source.family, "n_layers": len(config.blocks), "d_model": config.d_model,
+            "d_mlp": in_blocks(lambda block: block.d_mlp),
             "n_heads": in_blocks(lambda block: block.attention.n_heads),
             "n_kv_heads": in_blocks(lambda block: block.attention.n_kv_heads),
             "d_head": in_blocks(lambda block: block.attention.d_head),
@@ -89,19 +89,15 @@ def model_record(folder, info):
             "placement": in_blocks(lambda block: block.placement)}
 
 
-def file_records(folder, info):
-    """The folder's files: name, bytes, dtypes of the tensors in it, sha256."""
-    records = []
-    for path in [os.path.join(folder, "config.json")] + info.files:
-        names = info.tensors if path in info.files else ()
-        records.append({"name": os.path.basename(path), "bytes": os.path.getsize(path),
-                        "dtypes": sorted({info.tensors.dtype(name) for name in names}),
-                        "sha256": digest(path)})
-    return records
+def file_records(source):
+    """The files of a commands.Source."""
+    return [{"name": os.path.basename(path), "bytes": os.path.getsize(path), "dtypes": dtypes,
+             "sha256": digest(path)} for path, dtypes in source.files]
 
 
 def digest(path):
     """The SHA-256 of a file, in hexadecimal."""
+    import hashlib
     found = hashlib.sha256()
     with open(path, "rb") as file:
         for piece in iter(lambda: file.read(1 << 20), b""):

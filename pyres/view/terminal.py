@@ -1,8 +1,9 @@
 """Where a result goes: what the terminal can show, and writing to it.
 
-    look_for     the text.Look of a result on a stream: its columns, its characters, colour or not
-    write        text to a stream, flushed; a character that its encoding lacks is escaped
-    announced    says on stderr what takes long
+    look_for      the text.Look of a result on a stream: its columns, its characters, colour or not
+    columns_of    how many columns a stream has
+    write         text to a stream, flushed; a character that its encoding lacks is escaped
+    announced     says on stderr what takes long
 
 NO_COLOR and FORCE_COLOR are as https://no-color.org and https://force-color.org have them, COLUMNS
 overrules the terminal's width, and a stream that is no terminal has 80 columns.
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 
 from .text import SPECIAL, Look
 
-__all__ = ["look_for", "write", "announced"]
+__all__ = ["look_for", "columns_of", "write", "announced"]
 
 
 def look_for(stream, columns=None, ascii_only=False, color="auto", precision=3, quiet=False):
@@ -39,7 +40,11 @@ FEWEST_COLUMNS = 20
 
 
 def columns_of(stream):
-    """How many columns there are to write into."""
+    """How many columns a stream has.
+
+    >>> columns_of(None) >= 20
+    True
+    """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit():
         return max(FEWEST_COLUMNS, int(columns))
@@ -50,6 +55,7 @@ def columns_of(stream):
 
 
 def encoding_of(stream):
+    """The stream's encoding; a stream of text in memory has none, and takes every character."""
     return getattr(stream, "encoding", None) or "utf-8"
 
 
@@ -80,10 +86,11 @@ def write(stream, text):
 
 @contextmanager
 def announced(what, verbose=False, quiet=False):
-    """Say on stderr what is being done: at once if verbose, never if quiet, else on a terminal after
-    half a second.
+    """Say on stderr what is being done: at once if verbose, never if quiet, else on a terminal
+    after half a second.
     """
-    if verbose:
+    quiet = quiet or sys.stderr is None
+    if verbose and not quiet:
         write(sys.stderr, f"pyres: {what}\n")
     if verbose or quiet or not sys.stderr.isatty():
         yield

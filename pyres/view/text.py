@@ -161,7 +161,8 @@ def stream_table(rows, look):
     """Vectors under one another, from pairs (label, numbers as texts): as many channels as fit,
     then the next ones.  Where a row has no numbers, a text stands in their place.
 
-    >>> for line in stream_table([("stream", ["1", "-0.5"]), ("= stream", ["10.25", "2"])], Look()):
+    >>> rows = [("stream", ["1", "-0.5"]), ("= stream", ["10.25", "2"])]
+    >>> for line in stream_table(rows, Look()):
     ...     print(line)
     stream     1     -0.5
     = stream  10.25   2
@@ -174,7 +175,8 @@ def stream_table(rows, look):
     for begin, end in chunks:
         if len(chunks) > 1:
             lines += [""] * (begin > 0)
-            lines += painted("heading", [f"channels {begin} to {end - 1}"], look)
+            title = f"channels {begin} to {end - 1}" if end - begin > 1 else f"channel {begin}"
+            lines += painted("heading", [title], look)
         numbers = zip(*columns[begin:end])
         for label, cells in rows:
             beside = cells if isinstance(cells, str) else "  ".join(next(numbers))
@@ -232,7 +234,7 @@ def number_table(header, rows, look):
 
 def item_table(sections, look):
     """Counts under headings, from pairs (heading, Items).  A formula stands beside its name, or
-    below where there is no room.
+    below where there is no room; a name that leaves none for its value stands above it.
 
     >>> items = [Item("mlp w_up, w_down", "2·d·f = 2·4·8", 64), Item("total", "", 64)]
     >>> for line in item_table([("weights", items)], Look()) + item_table([("", items)], Look(28)):
@@ -245,8 +247,8 @@ def item_table(sections, look):
     total             64
     """
     items = [one for _, in_section in sections for one in in_section]
-    names = max([len(one.name) for one in items]) + 2
     values = max([len(f"{one.value:,}") for one in items])
+    names = min(max([len(one.name) for one in items]) + 2, look.columns - values)
     room = look.columns - names - values - 2
     fitting = [len(one.formula) + 2 for one in items if 0 < len(one.formula) <= room]
     formulas = max(fitting + [0])
@@ -254,9 +256,13 @@ def item_table(sections, look):
     for heading, in_section in sections:
         lines += [""] * bool(lines) + painted("heading", wrapped(heading, look), look)
         for one in in_section:
-            beside, below = (one.formula, "") if len(one.formula) <= room else ("", one.formula)
-            line = f"{one.name:<{names}}{beside:<{formulas}}{one.value:>{values},}"
-            lines += [shown(line, look)] + wrapped("  " * bool(below) + below, look, "    ")
+            name, formula = one.name, one.formula
+            if len(name) > names - 2:
+                lines, name = lines + wrapped(name, look, "  "), ""
+            beside = formula if len(formula) <= room else ""
+            lines.append(shown(f"{name:<{names}}{beside:<{formulas}}{one.value:>{values},}", look))
+            if formula != beside:
+                lines += wrapped("  " + formula, look, "    ")
     return lines
 
 
@@ -318,9 +324,9 @@ def toy_lines(updates, states, total, look):
 
 # ---- trace ----
 
-LEGEND = ("|x| is the length of the stream, |add| of what was added, and cos is the cosine between "
-          "what was added and the stream before: 1 the same direction, 0 a right angle, "
-          "-1 the opposite direction.")
+LEGEND = ("|x| is the length of the stream, |add| of what was added, and cos is the cosine of the "
+          "angle between what was added and the stream before: 1 is the same direction, 0 a right "
+          "angle, -1 the opposite direction.")
 
 
 def trace_lines(run, selection, position, checks, look, vectors=False):
@@ -328,11 +334,11 @@ def trace_lines(run, selection, position, checks, look, vectors=False):
     and writers, the checks that were made; with vectors, the numbers too.
     """
     rows = trace_rows(selection, position)
-    lines = wrapped(trace_title(run, position), look) + [""] + number_table(
-        ("state", "|x|", "|add|", "cos"),
-        [(row.name if row.update is None or row.name == "embed" else f"+ {row.name}",
-          figure(row.state_length, look), figure(row.update_length, look), figure(row.cosine, look))
-         for row in rows], look)
+    cells = [[row.name if row.update is None or row.name == "embed" else f"+ {row.name}"]
+             + [figure(x, look) for x in (row.state_length, row.update_length, row.cosine)]
+             for row in rows]
+    lines = wrapped(trace_title(run, position), look) + [""]
+    lines += number_table(["state", "|x|", "|add|", "cos"], cells, look)
     if vectors:
         lines += [""] + stream_table(vector_rows(run, rows, look), look)
     if not look.quiet:
@@ -341,6 +347,7 @@ def trace_lines(run, selection, position, checks, look, vectors=False):
 
 
 def trace_title(run, position):
+    """Which model was run, and which token the table is about."""
     token, tokenizer = run.tokens[position], run.model.tokenizer
     text = "" if tokenizer is None else " " + quoted(tokenizer.decode([token]))
     return (f"{run.model.name}: {counted(len(run.steps.blocks), 'block')}, "
@@ -383,9 +390,9 @@ def count_lines(count, notes, look):
     if look.quiet:
         return item_table(sections, look)
     if count.multiply_adds:
-        sections.append((f"multiply-adds for a token that sees {seen} (n)", count.multiply_adds))
+        sections.append((f"multiply-adds of a token that sees n = {seen}", count.multiply_adds))
     if count.cache:
-        sections.append((f"cache of {seen} (n)", count.cache))
+        sections.append((f"cache of n = {seen}", count.cache))
     lines = item_table(sections, look) + [""]
     lines += listed([f"{letter} = {LETTERS[letter]} {size}" for letter, size in count.sizes], look)
     for note in notes:
@@ -396,7 +403,7 @@ def count_lines(count, notes, look):
 # ---- model ----
 
 def info_lines(sizes, result, checks, look):
-    """What a folder holds: sizes, the JSON's dict of the model, and result, that of `model info`."""
+    """What a model is: sizes and result are `model` and `result` of the JSON."""
     pairs = [(name, str(size)) for name, size in sizes.items() if name != "sha256"]
     pairs += [("unembedding", "tied to w_embed" if result["tied"] else "its own"),
               ("weights", f"{result['total']:,}")]
@@ -416,4 +423,5 @@ def verdict_lines(title, checks, look):
     """Checks under a title that says whether all of them hold."""
     holds = all([check["ok"] for check in checks])
     verdict = "everything adds up." if holds else "NOT everything adds up."
-    return wrapped(f"{title}: {verdict}", look) + [""] + check_lines(checks, look)
+    return (painted("heading" if holds else "fault", wrapped(f"{title}: {verdict}", look), look)
+            + [""] + check_lines(checks, look))
