@@ -31,7 +31,8 @@ from .rotary import angles, frequencies, rotate, rotate_backward
 
 __version__ = "0.1.0"
 
-LATER = ("edits", "config", "weights", "attention", "mlp", "loss", "blocks", "model", "generation", "data")
+LATER = ("edits", "config", "weights", "attention", "mlp", "loss", "blocks", "model",
+         "generation", "data")
 
 
 def __getattr__(name):
@@ -66,4 +67,5 @@ def _later():
     from .generation import generate    # imports all of them but data
     from .data import text_loss
     from . import edits, config, weights, attention, mlp, loss, blocks, model, generation, data
-    return list(zip(LATER, (edits, config, weights, attention, mlp, loss, blocks, model, generation, data)))
+    modules = edits, config, weights, attention, mlp, loss, blocks, model, generation, data
+    return list(zip(LATER, modules))

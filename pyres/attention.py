@@ -14,12 +14,13 @@ d_model:
 Head i's term is what it writes; b_o belongs to no head.  Query head i reads key/value head
 i // (n_heads / n_kv_heads), so with four query and two key/value heads: 0, 0, 1, 1.
 
-    seen                                  the positions that a query sees
-    attend_steps, attend, attend_backward the formula alone
-    split_heads, join_heads               [n_tokens][n_heads * d_head] to [n_heads][n_tokens][d_head], and back
-    project_heads                         projection, norm and rotary of queries or of keys
-    head_weights, head_update             one head's part of w_o, and what the head writes
+    seen                                     the positions that a query sees
+    attend_steps, attend, attend_backward    the formula alone
+    split_heads, join_heads                  a token's channels cut into heads, and back
+    project_heads                            heads, norm and rotary of queries or of keys
+    head_weights, head_update                one head's part of w_o, and what the head writes
     attention_steps, attention, attention_backward
+                                             the sublayer
 
 >>> attend([[[0.0], [0.0], [0.0]]], [[[1.0], [2.0], [3.0]]], [[[1.0], [2.0], [6.0]]])
 [[[1.0], [1.5], [3.0]]]
@@ -27,8 +28,8 @@ i // (n_heads / n_kv_heads), so with four query and two key/value heads: 0, 0, 1
 from collections import namedtuple
 
 from .edits import edit_update, edit_update_backward
-from .linalg import (add, check_length, check_numbers, check_rows, linear, linear_backward, products,
-                     scale, shape_text, transpose, zeros_like)
+from .linalg import (add, check_length, check_numbers, check_rows, copied, linear, linear_backward,
+                     products, scale, shape_text, transpose, zeros_like)
 from .norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from .nonlinear import softmax_backward_from, softmax_vector
 from .rotary import angles, rotate, rotate_backward
@@ -56,14 +57,17 @@ def seen(t, n_queries, n_keys, causal=True, window=None):
     first = 0 if window is None else max(0, position - window + 1)
     end = position + 1 if causal else n_keys
     if first >= end:
-        raise ValueError(f"attend: query {t} of {n_queries} sees none of the {n_keys} keys; queries are the "
-                         "tail of the keys' sequence")
+        raise ValueError(f"attend: query {t} of {n_queries} sees none of the {n_keys} keys; "
+                         "queries are the tail of the keys' sequence")
     return first, end
 
 
 class AttendSteps(namedtuple("AttendSteps", ("q", "k", "v", "scores", "pattern", "mixed"))):
-    """q [n_heads][n_queries][d_head]; k, v [n_kv_heads][n_keys][d_head]; scores, pattern
-    [n_heads][n_queries][n_keys]; mixed [n_heads][n_queries][d_head].
+    """Every step of attend.
+
+    q, mixed           [n_heads][n_queries][d_head]
+    k, v               [n_kv_heads][n_keys][d_head]
+    scores, pattern    [n_heads][n_queries][n_keys]
 
     Scores are after a soft cap and None where a query does not see a key, where the pattern is 0.
     A head whose pattern was given has None for its scores.
@@ -71,11 +75,11 @@ class AttendSteps(namedtuple("AttendSteps", ("q", "k", "v", "scores", "pattern",
 
 
 def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, patterns=None):
-    """Every step of attention's formula: q [n_heads][n_queries][d_head], k and v
-    [n_kv_heads][n_keys][d_head] -> AttendSteps.
+    """Every step of attention's formula -> AttendSteps.
 
-    multiplier None is 1 / sqrt(d_head).  soft_cap c replaces a score s by c * tanh(s / c).  patterns, a list
-    with a pattern or None for every head, gives patterns instead of computing them; they are taken as
+    q [n_heads][n_queries][d_head]; k, v [n_kv_heads][n_keys][d_head].  multiplier None is
+    1 / sqrt(d_head).  soft_cap c replaces a score s by c * tanh(s / c).  patterns, a list with a
+    pattern or None for every head, gives patterns instead of computing them; they are taken as
     they are, and exact numbers then stay exact.
 
     Raises ValueError where heads do not divide evenly or a shape does not fit.
@@ -85,27 +89,31 @@ def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=No
     ([[[0.0, None], [0.0, 0.0]]], [[[1.0, 0.0], [0.5, 0.5]]])
     """
     group = _group_size(q, k, v)
-    columns = [list(zip(*v_head)) for v_head in v]      # one tuple a channel, so that a mean is a product
+    # one tuple a channel, so that a mean is a product
+    columns = [list(zip(*v_head)) for v_head in v]
+    n_queries, n_keys = len(q[0]), len(k[0])
+    spans = [seen(t, n_queries, n_keys, causal, window) for t in range(n_queries)]
+    everything = [(0, n_keys)] * n_queries
     all_scores, all_patterns, mixed = [], [], []
     for i, q_head in enumerate(q):
-        k_head, v_columns = k[i // group], columns[i // group]
-        spans = [seen(t, len(q_head), len(k_head), causal, window) for t in range(len(q_head))]
         if patterns is not None and patterns[i] is not None:
-            scores, pattern = None, _checked_pattern(patterns[i], len(q_head), len(k_head))
-            spans = [(0, len(k_head)) for _ in q_head]
+            scores, pattern = None, _checked_pattern(patterns[i], n_queries, n_keys)
+            taken = everything
         else:
-            scores, pattern = _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap)
+            scores, pattern = _scores_and_pattern(q_head, k[i // group], spans, multiplier, soft_cap)
+            taken = spans
         all_scores.append(scores)
         all_patterns.append(pattern)
-        mixed.append([_over_span(v_columns, row, span) for row, span in zip(pattern, spans)])
+        v_columns = columns[i // group]
+        mixed.append([_over_span(v_columns, row, span) for row, span in zip(pattern, taken)])
     return AttendSteps(q, k, v, all_scores, all_patterns, mixed)
 
 
 def _group_size(q, k, v):
     """How many query heads share a key/value head; every shape of attend is checked here."""
     if not q or not k or len(k) != len(v) or len(q) % len(k):
-        raise ValueError(f"attend: {len(q)} query heads cannot share {len(k)} key and {len(v)} value heads "
-                         "evenly")
+        raise ValueError(f"attend: {len(q)} query heads cannot share {len(k)} key and "
+                         f"{len(v)} value heads evenly")
     _check_heads("queries", q, len(q[0]), len(q[0][0]))
     _check_heads("keys", k, len(k[0]), len(q[0][0]))
     _check_heads("values", v, len(k[0]), len(v[0][0]))
@@ -116,20 +124,21 @@ def _check_heads(what, heads, n_rows, width):
     for head in heads:
         check_length(f"attend: the {what}", "a head", head, n_rows)
         check_rows("attend: a head's " + what, head, width)
+        for row in head:
+            check_numbers("attend", row)
 
 
 def _checked_pattern(pattern, n_queries, n_keys):
     if shape_text(pattern) != f"({n_queries}, {n_keys})":
-        raise ValueError(f"set_pattern: the pattern has shape {shape_text(pattern)}, attention here "
-                         f"({n_queries}, {n_keys})")
+        raise ValueError(f"set_pattern: the pattern has shape {shape_text(pattern)}, "
+                         f"attention here ({n_queries}, {n_keys})")
     for row in pattern:
         check_numbers("set_pattern", row)
-    return pattern
+    return copied(pattern)
 
 
 def _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap):
-    """One head's scores (None where unseen) and pattern (0 where unseen), [n_queries][n_keys]
-    each."""
+    """One head's scores (None where unseen) and pattern (0 there), [n_queries][n_keys] each."""
     factor = score_factor(q_head, multiplier)
     scores, pattern = [], []
     for q_t, (first, end) in zip(q_head, spans):
@@ -165,6 +174,8 @@ def _over_span(columns, row, span):
     """sum over s in the span of row[s] * value[s]; what a query does not see is left out, so that
     an infinity there cannot reach it."""
     first, end = span
+    if first == end:
+        return [zeros_like(column[0]) for column in columns]
     if end - first < len(row):
         columns, row = [column[first:end] for column in columns], row[first:end]
     return products(columns, row)
@@ -173,15 +184,14 @@ def _over_span(columns, row, span):
 def attend(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, patterns=None):
     """The result of attention's formula, [n_heads][n_queries][d_head]; see attend_steps.
 
-    >>> attend([[[0.0]], [[0.0]]], [[[1.0]]], [[[5.0]]])          # two query heads share one key/value head
+    >>> attend([[[0.0]], [[0.0]]], [[[1.0]]], [[[5.0]]])    # two query heads share k and v
     [[[5.0]], [[5.0]]]
     """
     return attend_steps(q, k, v, multiplier, causal, window, soft_cap, patterns).mixed
 
 
 def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, soft_cap=None):
-    """Return (d_q, d_k, d_v), given d_mixed [n_heads][n_queries][d_head], the gradient at the
-    result.
+    """Return (d_q, d_k, d_v), given d_mixed [n_heads][n_queries][d_head], the gradient at mixed.
 
     For one head, with p the pattern:
 
@@ -199,22 +209,25 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
     ([[[-4.0], [4.0]]], [[[2.0], [2.0]]])
     """
     q, k, v = steps.q, steps.k, steps.v
-    group = len(q) // len(k)
+    group, n_queries, n_keys = len(q) // len(k), len(q[0]), len(k[0])
     check_length("attend_backward", "d_mixed", d_mixed, len(q))
+    spans = [seen(t, n_queries, n_keys, causal, window) for t in range(n_queries)]
+    seers = [seen_by(s, spans) for s in range(n_keys)]
     d_q, d_k, d_v = [], [], []
     for i, d_mixed_head in enumerate(d_mixed):
-        k_head, v_head = k[i // group], v[i // group]
-        # forward: mixed[t] = sum over s of p[t][s] * v[s]
-        of_v = linear(transpose(steps.pattern[i]), transpose(d_mixed_head))
-        if steps.scores[i] is None:
+        k_head, v_head, pattern = k[i // group], v[i // group], steps.pattern[i]
+        if steps.scores[i] is None:                 # a given pattern may be anything
             of_q, of_k = zeros_like(q[i]), zeros_like(k_head)
+            # forward: mixed[t] = sum over s of p[t][s] * v[s]
+            of_v = linear(transpose(pattern), transpose(d_mixed_head))
         else:
-            spans = [seen(t, len(q[i]), len(k_head), causal, window) for t in range(len(q[i]))]
-            d_scores = _scores_backward(d_mixed_head, steps.scores[i], steps.pattern[i], v_head, spans, soft_cap)
+            of_v = _over_spans(transpose(pattern), d_mixed_head, seers)
+            d_scores = _scores_backward(
+                d_mixed_head, steps.scores[i], pattern, v_head, spans, soft_cap)
             # forward: score[t][s] = factor * dot(q[t], k[s])
             factor = score_factor(q[i], multiplier)
-            of_q = scale(factor, linear(d_scores, transpose(k_head)))
-            of_k = scale(factor, linear(transpose(d_scores), transpose(q[i])))
+            of_q = scale(factor, _over_spans(d_scores, k_head, spans))
+            of_k = scale(factor, _over_spans(transpose(d_scores), q[i], seers))
         d_q.append(of_q)
         # forward: head i reads key/value head i // group, so a group's gradients meet
         first_of_group = i % group == 0
@@ -223,9 +236,24 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
     return d_q, d_k, d_v
 
 
+def seen_by(s, spans):
+    """The queries that see key s, as (first, last + 1); (0, 0) for none.  They are neighbours.
+
+    >>> seen_by(1, [(0, 1), (0, 2), (1, 3), (2, 4)])
+    (1, 3)
+    """
+    queries = [t for t, (first, end) in enumerate(spans) if first <= s < end]
+    return (queries[0], queries[-1] + 1) if queries else (0, 0)
+
+
+def _over_spans(rows, vectors, spans):
+    """For every row, the sum over its span of row[s] * vectors[s]."""
+    columns = list(zip(*vectors))
+    return [_over_span(columns, row, span) for row, span in zip(rows, spans)]
+
+
 def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap):
-    """The gradient at one head's scores before the multiplier, [n_queries][n_keys], 0 where
-    unseen."""
+    """The gradient at one head's scores before a soft cap, [n_queries][n_keys], 0 where unseen."""
     d_scores = []
     for d_t, s_t, p_t, (first, end) in zip(d_mixed, scores, pattern, spans):
         # forward: mixed[t] = sum over s of p[t][s] * v[s]; p[t] = softmax(score[t])
@@ -233,7 +261,8 @@ def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap):
         d_row = softmax_backward_from(d_p, p_t[first:end])
         if soft_cap is not None:
             # forward: score = c * tanh(raw / c), and tanh' = 1 - tanh²
-            d_row = [d * (1 - (s / soft_cap) * (s / soft_cap)) for d, s in zip(d_row, s_t[first:end])]
+            capped = s_t[first:end]
+            d_row = [d * (1 - (s / soft_cap) * (s / soft_cap)) for d, s in zip(d_row, capped)]
         d_scores.append(_padded(d_row, first, len(v_head), zeros_like(p_t[0])))
     return d_scores
 
@@ -261,12 +290,10 @@ def join_heads(heads):
 
 
 def project_heads(flat, gain, n_heads, config, first_position=0):
-    """Queries or keys as attend reads them: flat [n_tokens][n_heads * d_head] ->
-    [n_heads][n_tokens][d_head].
+    """Queries or keys of attend: flat [n_tokens][n_heads * d_head] -> [n_heads][n_tokens][d_head].
 
     A gain of [d_head] norms every head by itself, a gain of [n_heads * d_head] the whole vector;
-    None is no norm.  Then the heads are turned by their rotary positions, which begin at
-    first_position.
+    None is no norm.  Then rotary positions, counted from first_position, turn the heads.
 
     >>> from pyres.config import attention_config
     >>> project_heads([[1, 2, 3, 4]], None, 2, attention_config(2, 2))
@@ -300,11 +327,13 @@ def _qk_norm_backward(d_out, x, gain, norm):
 
 
 def project_heads_backward(d_heads, flat, gain, n_heads, config, first_position=0):
-    """Return (d_flat, d_gain), given d_heads [n_heads][n_tokens][d_head]; d_gain is None where
-    gain is.
+    """Return (d_flat, d_gain), given d_heads [n_heads][n_tokens][d_head].
+
+    d_gain is None where gain is.
 
     >>> from pyres.config import attention_config
-    >>> project_heads_backward([[[1, 2]], [[3, 4]]], [[0, 0, 0, 0]], None, 2, attention_config(2, 2))
+    >>> config = attention_config(n_heads=2, d_head=2)
+    >>> project_heads_backward([[[1, 2]], [[3, 4]]], [[0, 0, 0, 0]], None, 2, config)
     ([[1, 2, 3, 4]], None)
     """
     if config.rotary is not None:
@@ -314,7 +343,8 @@ def project_heads_backward(d_heads, flat, gain, n_heads, config, first_position=
     d_gain = None
     if gain is not None and len(gain) == config.d_head:
         # forward: heads = norm(heads), each head by itself
-        d_heads, d_gain = _qk_norm_backward(d_heads, split_heads(flat, n_heads), gain, config.qk_norm)
+        heads = split_heads(flat, n_heads)
+        d_heads, d_gain = _qk_norm_backward(d_heads, heads, gain, config.qk_norm)
     d_flat = join_heads(d_heads)
     if gain is not None and d_gain is None:
         # forward: flat = norm(flat), the whole vector
@@ -343,11 +373,14 @@ def head_update(mixed_head, w_o, i):
 
 # ---- the sublayer ----
 
-class AttentionSteps(namedtuple("AttentionSteps", ("x", "flat_q", "flat_k", "q", "k", "v", "scores",
-                                                   "pattern", "mixed", "out"))):
-    """x [n_tokens][d_model]; flat_q [n_tokens][n_heads * d_head] and flat_k [n_tokens][n_kv_heads
-    * d_head], projected and not yet normed or turned; q, k, v, scores, pattern, mixed as in
-    AttendSteps; out [n_tokens][d_model].
+class AttentionSteps(namedtuple("AttentionSteps", (
+        "x", "flat_q", "flat_k", "q", "k", "v", "scores", "pattern", "mixed", "out"))):
+    """What an attention sublayer did.
+
+    x, out                             [n_tokens][d_model]
+    flat_q                             [n_tokens][n_heads * d_head], not yet normed or turned
+    flat_k                             [n_tokens][n_kv_heads * d_head], likewise
+    q, k, v, scores, pattern, mixed    as in AttendSteps
     """
 
 
@@ -355,14 +388,14 @@ def attention_steps(x, w, config, head_edits=(), pattern_edits=(), past=None):
     """Every step of an attention sublayer: x [n_tokens][d_model], w AttentionWeights, config
     AttentionConfig -> AttentionSteps.
 
-    head_edits, pattern_edits: lists of pairs (head, Edit), as in edits.BlockEdits.  past is the pair (k, v) of an
-    earlier part of the sequence, from its own steps; x then stands behind it, and the steps' k and v are those
-    of both.  The backward is of whole sequences only.
+    head_edits, pattern_edits: lists of pairs (head, Edit), as in edits.BlockEdits.  past is the
+    pair (k, v) of an earlier part of the sequence, from its own steps; x then stands behind it,
+    and the steps' k and v are those of both.  The backward is of whole sequences only.
 
     >>> from pyres.config import attention_config
     >>> from pyres.weights import AttentionWeights
-    >>> one = [[1, 0], [0, 1]]
-    >>> w = AttentionWeights([[0, 0]] * 2, [[0, 0]] * 2, one, one, None, None, None, [10, 20], None, None)
+    >>> zero, one = [[0, 0], [0, 0]], [[1, 0], [0, 1]]
+    >>> w = AttentionWeights(zero, zero, one, one, None, None, None, [10, 20], None, None)
     >>> attention_steps([[1.0, 2.0], [3.0, 6.0]], w, attention_config(n_heads=2, d_head=1)).out
     [[11.0, 22.0], [12.0, 24.0]]
     """
@@ -374,11 +407,14 @@ def attention_steps(x, w, config, head_edits=(), pattern_edits=(), past=None):
     if past is not None:
         k, v = [[old + new for old, new in zip(*heads)] for heads in ((past[0], k), (past[1], v))]
     patterns = [_last_pattern(pattern_edits, i) for i in range(config.n_heads)]
-    steps = attend_steps(q, k, v, config.multiplier, config.causal, config.window, config.soft_cap, patterns)
+    steps = attend_steps(q, k, v, config.multiplier, config.causal, config.window,
+                         config.soft_cap, patterns)
     out = linear(join_heads(_left_to_w_o(steps.mixed, head_edits)), w.w_o, w.b_o)
     for i in _edited_heads(head_edits):
-        out = add(out, edit_update(head_update(steps.mixed[i], w.w_o, i), _edits_of_head(head_edits, i)))
-    return AttentionSteps(x, flat_q, flat_k, q, k, v, steps.scores, steps.pattern, steps.mixed, out)
+        write = head_update(steps.mixed[i], w.w_o, i)
+        out = add(out, edit_update(write, _edits_of_head(head_edits, i)))
+    return AttentionSteps(x, flat_q, flat_k, q, k, v,
+                          steps.scores, steps.pattern, steps.mixed, out)
 
 
 def _last_pattern(pattern_edits, i):
@@ -406,10 +442,10 @@ def attention(x, w, config):
 
 
 def attention_backward(d_out, steps, w, config, head_edits=()):
-    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output; d_w is
-    AttentionWeights.
+    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output.
 
-    x is read three times, by w_q, w_k and w_v, and its gradient is the sum of the three.
+    d_w is AttentionWeights.  x is read three times, by w_q, w_k and w_v, and its gradient is the
+    sum of the three.
     """
     # forward: out = linear(join_heads(mixed), w_o, b_o) + edited heads' writes
     joined = join_heads(_left_to_w_o(steps.mixed, head_edits))
@@ -426,10 +462,12 @@ def attention_backward(d_out, steps, w, config, head_edits=()):
     d_q, d_k, d_v = attend_backward(
         d_mixed, AttendSteps(steps.q, steps.k, steps.v, steps.scores, steps.pattern, steps.mixed),
         config.multiplier, config.causal, config.window, config.soft_cap)
-    # forward: q = project_heads(linear(x, w_q, b_q)), k likewise, v = split_heads(linear(x, w_v,
-    # b_v))
-    d_flat_q, d_q_gain = project_heads_backward(d_q, steps.flat_q, w.q_gain, config.n_heads, config)
-    d_flat_k, d_k_gain = project_heads_backward(d_k, steps.flat_k, w.k_gain, config.n_kv_heads, config)
+    # forward: q = project_heads(linear(x, w_q, b_q)), k likewise;
+    #          v = split_heads(linear(x, w_v, b_v))
+    d_flat_q, d_q_gain = project_heads_backward(
+        d_q, steps.flat_q, w.q_gain, config.n_heads, config)
+    d_flat_k, d_k_gain = project_heads_backward(
+        d_k, steps.flat_k, w.k_gain, config.n_kv_heads, config)
     d_x_q, d_w_q, d_b_q = linear_backward(d_flat_q, steps.x, w.w_q, w.b_q)
     d_x_k, d_w_k, d_b_k = linear_backward(d_flat_k, steps.x, w.w_k, w.b_k)
     d_x_v, d_w_v, d_b_v = linear_backward(join_heads(d_v), steps.x, w.w_v, w.b_v)

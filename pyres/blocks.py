@@ -2,11 +2,11 @@
 
 N is a norm, attn and mlp are the sublayers.  Every placement adds two updates, a and m:
 
-    pre_norm       u = x + attn(N(x))           y = u + mlp(N(u))              most models since GPT-2
-    parallel       y = x + attn(N(x)) + mlp(N(x))                              GPT-J, NeoX, Cohere, Falcon
-    sandwich       u = x + N(attn(N(x)))        y = u + N(mlp(N(u)))           Gemma 2
-    output_norm    u = x + N(attn(x))           y = u + N(mlp(u))              OLMo 2
-    post_norm      u = N(x + attn(x))           y = N(u + mlp(u))              the first Transformer
+    pre_norm       u = x + attn(N(x))       y = u + mlp(N(u))       most models since GPT-2
+    parallel       y = x + attn(N(x)) + mlp(N(x))                   GPT-J, NeoX, Cohere, Falcon
+    sandwich       u = x + N(attn(N(x)))    y = u + N(mlp(N(u)))    Gemma 2
+    output_norm    u = x + N(attn(x))       y = u + N(mlp(u))       OLMo 2
+    post_norm      u = N(x + attn(x))       y = N(u + mlp(u))       the first Transformer
 
 The update is the vector that is added: after a norm behind the sublayer, after a residual
 multiplier, and after edits.  In post_norm alone the stream is changed by more than an update, by
@@ -45,22 +45,28 @@ from .scalar import check_constant
 from .stream import add_residual
 from .weights import BlockWeights, NormWeights
 
-__all__ = ["NormSteps", "norm_steps", "norm_backward", "multiply_branch", "multiply_branch_backward",
-           "BlockSteps", "pre_norm_block", "parallel_block", "sandwich_block", "output_norm_block",
-           "post_norm_block", "block_steps", "StateGradient", "BlockGradients", "block_backward"]
+__all__ = ["NormSteps", "norm_steps", "norm_backward", "multiply_branch",
+           "multiply_branch_backward", "BlockSteps", "pre_norm_block", "parallel_block",
+           "sandwich_block", "output_norm_block", "post_norm_block", "block_steps",
+           "StateGradient", "BlockGradients", "block_backward"]
 
 
 # ---- a norm by its config ----
 
 class NormSteps(namedtuple("NormSteps", ("x", "mean", "scale", "normalized", "out"))):
-    """x, normalized, out [n_tokens][d_model]; mean, scale [n_tokens].  normalized is before gain and bias.
-    Where there is no norm, mean and scale are None and normalized and out are x; RMSNorm has no mean.
+    """What a norm did.
+
+    x, normalized, out    [n_tokens][d_model]; normalized is before gain and bias
+    mean, scale           [n_tokens]; RMSNorm has no mean
+
+    Where there is no norm, mean and scale are None, and normalized and out are x.
     """
 
 
 def norm_steps(x, w, config):
-    """The steps of one norm: x [n_tokens][d_model], w NormWeights, config NormConfig; both None
-    for none.
+    """The steps of one norm: x [n_tokens][d_model], w NormWeights, config NormConfig.
+
+    Without a norm, w and config are None.
 
     >>> from pyres.config import norm_config
     >>> norm_steps([[3, 5]], NormWeights([2, 2], None), norm_config("layer", 0))
@@ -82,19 +88,19 @@ def norm_steps(x, w, config):
 
 
 def given_scale(given, x):
-    """A given scale as one divisor a token: a number serves all, a list [n_tokens] is taken as it
-    is."""
+    """A given scale as one divisor a token, [n_tokens]: a number serves all, a list is left."""
     if not isinstance(given, (list, tuple)):
         given = [given] * len(x)
     check_length("norm", "the given scale", given, len(x))
     for divisor, row in zip(given, x):
         check_constant("norm: the given scale", divisor, row[0])
-    return given
+    return list(given)
 
 
 def norm_backward(d_out, steps, w, config):
-    """Return (d_x, d_w), given d_out, the gradient at the norm's output; d_w is NormWeights, or
-    None.
+    """Return (d_x, d_w), given d_out, the gradient at the norm's output.
+
+    d_w is NormWeights, or None where there is no norm.
 
     >>> from pyres.config import norm_config
     >>> config, w = norm_config("rms", 0, scale=2), NormWeights([4, 6], None)
@@ -107,7 +113,8 @@ def norm_backward(d_out, steps, w, config):
         if config.scale is not None:
             d_x, _, *d_w = frozen_layer_norm_backward(d_out, steps.x, steps.scale, w.gain, w.bias)
         else:
-            d_x, *d_w = layer_norm_backward_from(d_out, steps.scale, steps.normalized, w.gain, w.bias)
+            d_x, *d_w = layer_norm_backward_from(
+                d_out, steps.scale, steps.normalized, w.gain, w.bias)
         return d_x, NormWeights(*d_w)
     if config.scale is not None:
         d_x, _, d_gain = frozen_rms_norm_backward(d_out, steps.x, steps.scale, w.gain)
@@ -119,8 +126,7 @@ def norm_backward(d_out, steps, w, config):
 # ---- from a sublayer's output to the update ----
 
 def multiply_branch(x, multiplier):
-    """x [n_tokens][d_model] times a residual multiplier: a number, a vector [d_model], or None for
-    1.
+    """x [n_tokens][d_model] times a residual multiplier: a number, a vector [d_model], None for 1.
 
     >>> multiply_branch([[1, 2], [3, 4]], 10), multiply_branch([[1, 2], [3, 4]], [1, 100])
     ([[10, 20], [30, 40]], [[1, 200], [3, 400]])
@@ -153,12 +159,12 @@ def multiply_branch_backward(d_out, x, multiplier):
 def branch_update(x, multiplier, config, edits):
     """The update that x [n_tokens][d_model], a sublayer's finished output, becomes: times the
     learned and the fixed residual multiplier, and edited."""
-    return edit_update(multiply_branch(multiply_branch(x, multiplier), config.residual_multiplier), edits)
+    multiplied = multiply_branch(x, multiplier)
+    return edit_update(multiply_branch(multiplied, config.residual_multiplier), edits)
 
 
 def branch_update_backward(d_update, x, multiplier, config, edits):
-    """Return (d_x, d_multiplier), given the gradient at the update; the fixed multiplier has no
-    gradient."""
+    """Return (d_x, d_multiplier), given the gradient at the update; the fixed one has none."""
     d_edited = edit_update_backward(d_update, edits)
     d_fixed, _ = multiply_branch_backward(d_edited, x, config.residual_multiplier)
     return multiply_branch_backward(d_fixed, x, multiplier)
@@ -171,12 +177,13 @@ class BlockSteps(namedtuple("BlockSteps", (
         "resid_mid", "mlp_norm", "mlp", "mlp_post_norm", "mlp_out", "resid_post"))):
     """What a block did.
 
-    resid_pre, resid_mid, resid_post    the states x, u, y [n_tokens][d_model]; resid_mid is None in parallel
-    attn_out, mlp_out                   the updates a, m [n_tokens][d_model]: what was added, after all else
+    resid_pre, resid_mid, resid_post    the states x, u, y [n_tokens][d_model]; in parallel there
+                                        is no u, and resid_mid is None
+    attn_out, mlp_out                   the updates a, m [n_tokens][d_model], as they were added
     attn_norm, mlp_norm                 NormSteps of what each sublayer read
     attn, mlp                           AttentionSteps, MLPSteps
-    attn_post_norm, mlp_post_norm       NormSteps of what each gave; in post_norm, of the stream with the
-                                        update added
+    attn_post_norm, mlp_post_norm       NormSteps of what each gave; in post_norm, of the stream
+                                        with the update added
     """
 
 
@@ -194,16 +201,15 @@ def sandwich_block(x, w, config, edits=NO_EDITS, past=None):
 
 
 def output_norm_block(x, w, config, edits=NO_EDITS, past=None):
-    """u = x + N(attn(x)), y = u + N(mlp(u)).  As sandwich_block, with sublayers that read the bare
-    stream."""
+    """u = x + N(attn(x)), y = u + N(mlp(u)): a sandwich whose sublayers read the bare stream."""
     return _sequential(x, w, config, edits, past)
 
 
 def _sequential(x, w, config, edits, past):
-    """The three placements whose only difference is which norms are there: an absent one changes
-    nothing."""
+    """The placements that differ only in which norms are there: an absent one changes nothing."""
     attn_norm = norm_steps(x, w.attn_norm, config.attn_norm)
-    attn = attention_steps(attn_norm.out, w.attn, config.attention, edits.heads, edits.patterns, past)
+    attn = attention_steps(attn_norm.out, w.attn, config.attention,
+                           edits.heads, edits.patterns, past)
     attn_post_norm = norm_steps(attn.out, w.attn_post_norm, config.attn_post_norm)
     a = branch_update(attn_post_norm.out, w.attn_multiplier, config, edits.attn)
     u = edit_state(add_residual(x, a), edits.resid_mid)
@@ -217,13 +223,14 @@ def _sequential(x, w, config, edits, past):
 
 
 def parallel_block(x, w, config, edits=NO_EDITS, past=None):
-    """y = x + attn(N1(x)) + mlp(N2(x)).  Without a norm of its own (mlp_norm None) the MLP reads
-    N1(x).
+    """y = x + attn(N1(x)) + mlp(N2(x)).
 
-    Neither sublayer reads the other's update, so there is no state between them.
+    Without a norm of its own (mlp_norm None) the MLP reads N1(x).  Neither sublayer reads the
+    other's update, so there is no state between them.
     """
     attn_norm = norm_steps(x, w.attn_norm, config.attn_norm)
-    attn = attention_steps(attn_norm.out, w.attn, config.attention, edits.heads, edits.patterns, past)
+    attn = attention_steps(attn_norm.out, w.attn, config.attention,
+                           edits.heads, edits.patterns, past)
     a = branch_update(attn.out, w.attn_multiplier, config, edits.attn)
 
     mlp_norm = attn_norm if config.mlp_norm is None else norm_steps(x, w.mlp_norm, config.mlp_norm)
@@ -269,8 +276,11 @@ def fork(identity, branch):
 
 
 class BlockGradients(namedtuple("BlockGradients", ("resid_pre", "resid_mid", "weights"))):
-    """resid_pre and resid_mid are StateGradient (resid_mid None in parallel), weights
-    BlockWeights."""
+    """The gradients of one block.
+
+    resid_pre, resid_mid    StateGradient; resid_mid is None in parallel
+    weights                 BlockWeights
+    """
 
 
 def _before_edit(d_state, edit):
@@ -283,7 +293,8 @@ def _sequential_backward(d_y, steps, w, config, edits):
     # forward: y = u + m; m = branch_update(N(mlp(N(u))))
     d_m, d_mlp_multiplier = branch_update_backward(
         d_y, steps.mlp_post_norm.out, w.mlp_multiplier, config, edits.mlp)
-    d_out, d_mlp_post_norm = norm_backward(d_m, steps.mlp_post_norm, w.mlp_post_norm, config.mlp_post_norm)
+    d_out, d_mlp_post_norm = norm_backward(
+        d_m, steps.mlp_post_norm, w.mlp_post_norm, config.mlp_post_norm)
     d_read, d_mlp = mlp_backward(d_out, steps.mlp, w.mlp, config.activation)
     d_branch, d_mlp_norm = norm_backward(d_read, steps.mlp_norm, w.mlp_norm, config.mlp_norm)
     resid_mid = fork(d_y, d_branch)
@@ -292,8 +303,8 @@ def _sequential_backward(d_y, steps, w, config, edits):
     # forward: u = x + a; a = branch_update(N(attn(N(x))))
     d_a, d_attn_multiplier = branch_update_backward(
         d_u, steps.attn_post_norm.out, w.attn_multiplier, config, edits.attn)
-    d_out, d_attn_post_norm = norm_backward(d_a, steps.attn_post_norm, w.attn_post_norm,
-                                            config.attn_post_norm)
+    d_out, d_attn_post_norm = norm_backward(
+        d_a, steps.attn_post_norm, w.attn_post_norm, config.attn_post_norm)
     d_read, d_attn = attention_backward(d_out, steps.attn, w.attn, config.attention, edits.heads)
     d_branch, d_attn_norm = norm_backward(d_read, steps.attn_norm, w.attn_norm, config.attn_norm)
     return BlockGradients(fork(d_u, d_branch), resid_mid, BlockWeights(
@@ -304,19 +315,24 @@ def _sequential_backward(d_y, steps, w, config, edits):
 def _parallel_backward(d_y, steps, w, config, edits):
     d_y = _before_edit(d_y, edits.resid_post)
     # forward: y = x + a + m: the sum hands d_y to all three
-    d_m, d_mlp_multiplier = branch_update_backward(d_y, steps.mlp.out, w.mlp_multiplier, config, edits.mlp)
+    d_m, d_mlp_multiplier = branch_update_backward(
+        d_y, steps.mlp.out, w.mlp_multiplier, config, edits.mlp)
     d_mlp_read, d_mlp = mlp_backward(d_m, steps.mlp, w.mlp, config.activation)
-    d_a, d_attn_multiplier = branch_update_backward(d_y, steps.attn.out, w.attn_multiplier, config,
-                                                    edits.attn)
-    d_attn_read, d_attn = attention_backward(d_a, steps.attn, w.attn, config.attention, edits.heads)
+    d_a, d_attn_multiplier = branch_update_backward(
+        d_y, steps.attn.out, w.attn_multiplier, config, edits.attn)
+    d_attn_read, d_attn = attention_backward(
+        d_a, steps.attn, w.attn, config.attention, edits.heads)
     if config.mlp_norm is None:
         # forward: both read N1(x)
-        d_branch, d_attn_norm = norm_backward(add(d_attn_read, d_mlp_read), steps.attn_norm, w.attn_norm,
-                                              config.attn_norm)
+        d_read = add(d_attn_read, d_mlp_read)
+        d_branch, d_attn_norm = norm_backward(
+            d_read, steps.attn_norm, w.attn_norm, config.attn_norm)
         d_mlp_norm = None
     else:
-        d_x_attn, d_attn_norm = norm_backward(d_attn_read, steps.attn_norm, w.attn_norm, config.attn_norm)
-        d_x_mlp, d_mlp_norm = norm_backward(d_mlp_read, steps.mlp_norm, w.mlp_norm, config.mlp_norm)
+        d_x_attn, d_attn_norm = norm_backward(
+            d_attn_read, steps.attn_norm, w.attn_norm, config.attn_norm)
+        d_x_mlp, d_mlp_norm = norm_backward(
+            d_mlp_read, steps.mlp_norm, w.mlp_norm, config.mlp_norm)
         d_branch = add(d_x_attn, d_x_mlp)
     return BlockGradients(fork(d_y, d_branch), None, BlockWeights(
         d_attn_norm, d_attn, None, d_attn_multiplier, d_mlp_norm, d_mlp, None, d_mlp_multiplier))
@@ -324,52 +340,56 @@ def _parallel_backward(d_y, steps, w, config, edits):
 
 def _post_norm_backward(d_y, steps, w, config, edits):
     d_y = _before_edit(d_y, edits.resid_post)
-    # forward: y = N(u + m): the norm stands on the stream itself, so the identity part goes
-    # through it too
-    d_sum, d_mlp_post_norm = norm_backward(d_y, steps.mlp_post_norm, w.mlp_post_norm, config.mlp_post_norm)
-    d_m, d_mlp_multiplier = branch_update_backward(d_sum, steps.mlp.out, w.mlp_multiplier, config, edits.mlp)
+    # forward: y = N(u + m); the norm stands on the stream, so the identity part passes it too
+    d_sum, d_mlp_post_norm = norm_backward(
+        d_y, steps.mlp_post_norm, w.mlp_post_norm, config.mlp_post_norm)
+    d_m, d_mlp_multiplier = branch_update_backward(
+        d_sum, steps.mlp.out, w.mlp_multiplier, config, edits.mlp)
     d_branch, d_mlp = mlp_backward(d_m, steps.mlp, w.mlp, config.activation)
     resid_mid = fork(d_sum, d_branch)
 
     d_u = _before_edit(resid_mid.total, edits.resid_mid)
     # forward: u = N(x + a)
-    d_sum, d_attn_post_norm = norm_backward(d_u, steps.attn_post_norm, w.attn_post_norm,
-                                            config.attn_post_norm)
-    d_a, d_attn_multiplier = branch_update_backward(d_sum, steps.attn.out, w.attn_multiplier, config,
-                                                    edits.attn)
+    d_sum, d_attn_post_norm = norm_backward(
+        d_u, steps.attn_post_norm, w.attn_post_norm, config.attn_post_norm)
+    d_a, d_attn_multiplier = branch_update_backward(
+        d_sum, steps.attn.out, w.attn_multiplier, config, edits.attn)
     d_branch, d_attn = attention_backward(d_a, steps.attn, w.attn, config.attention, edits.heads)
     return BlockGradients(fork(d_sum, d_branch), resid_mid, BlockWeights(
-        None, d_attn, d_attn_post_norm, d_attn_multiplier, None, d_mlp, d_mlp_post_norm, d_mlp_multiplier))
+        None, d_attn, d_attn_post_norm, d_attn_multiplier,
+        None, d_mlp, d_mlp_post_norm, d_mlp_multiplier))
 
 
 # ---- by the config's placement ----
 
-PLACEMENTS = (
-    ("pre_norm", pre_norm_block, _sequential_backward),
-    ("parallel", parallel_block, _parallel_backward),
-    ("sandwich", sandwich_block, _sequential_backward),
-    ("output_norm", output_norm_block, _sequential_backward),
-    ("post_norm", post_norm_block, _post_norm_backward),
-)
+PLACEMENTS = {
+    "pre_norm": (pre_norm_block, _sequential_backward),
+    "parallel": (parallel_block, _parallel_backward),
+    "sandwich": (sandwich_block, _sequential_backward),
+    "output_norm": (output_norm_block, _sequential_backward),
+    "post_norm": (post_norm_block, _post_norm_backward),
+}
 
 
 def _placement(config):
-    norms_of(config.placement)                      # raises for a name that is none
-    return [row for row in PLACEMENTS if row[0] == config.placement][0]
+    """The pair (forward, backward) of a config's placement."""
+    if config.placement not in PLACEMENTS:
+        norms_of(config.placement)                  # says which there are
+    return PLACEMENTS[config.placement]
 
 
 def block_steps(x, w, config, edits=NO_EDITS, past=None):
-    """The steps of one block, by its config's placement: x [n_tokens][d_model] -> BlockSteps.  past, the pair
-    (k, v) of an earlier part of the sequence, is attention's.
+    """The steps of one block, by its config's placement: x [n_tokens][d_model] -> BlockSteps.
+
+    past, the pair (k, v) of an earlier part of the sequence, is attention's.
     """
-    return _placement(config)[1](x, w, config, edits, past)
+    return _placement(config)[0](x, w, config, edits, past)
 
 
 def block_backward(d_resid_post, steps, w, config, edits=NO_EDITS):
-    """Return BlockGradients, given d_resid_post [n_tokens][d_model], the gradient at the block's
-    last state.
+    """Return BlockGradients, given d_resid_post [n_tokens][d_model], the last state's gradient.
 
     At each state the gradient that comes down the stream and the one that comes back through the
     sublayer add; they are kept apart as well.
     """
-    return _placement(config)[2](d_resid_post, steps, w, config, edits)
+    return _placement(config)[1](d_resid_post, steps, w, config, edits)

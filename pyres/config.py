@@ -6,14 +6,14 @@ all is not said here: an absent weight is None, and that is the only switch.
     NormConfig, norm_config              kind "layer" or "rms", eps, perhaps a given scale
     RotaryConfig                         how channels pair up, and the frequencies
     AttentionConfig, attention_config    heads, window, multiplier, soft cap, rotary
-    BlockConfig, block_config            placement, norms, attention, activation, residual multiplier
+    BlockConfig, block_config            placement, norms, attention, MLP, residual multiplier
     ModelConfig, model_config            blocks, sizes, multipliers
     check_config                         the same rules, for a config from elsewhere
 
 A record's fields stand in its FIELDS; the function beside it fills in what most models have.
 
->>> config = model_config(d_model=4, d_vocab=10, n_ctx=8, n_layers=2,
-...                       block=block_config(d_mlp=8, attention=attention_config(n_heads=2, d_head=2)))
+>>> block = block_config(d_mlp=8, attention=attention_config(n_heads=2, d_head=2))
+>>> config = model_config(d_model=4, d_vocab=10, n_ctx=8, n_layers=2, block=block)
 >>> len(config.blocks), config.blocks[0].placement, config.blocks[0].attn_norm.kind
 (2, 'pre_norm', 'layer')
 """
@@ -22,8 +22,8 @@ from collections import namedtuple
 from .nonlinear import activation as find_activation
 
 __all__ = ["NormConfig", "norm_config", "RotaryConfig", "AttentionConfig", "attention_config",
-           "BlockConfig", "block_config", "ModelConfig", "model_config", "PLACEMENT_NORMS", "norms_of",
-           "check_config"]
+           "BlockConfig", "block_config", "ModelConfig", "model_config", "PLACEMENT_NORMS",
+           "norms_of", "check_config"]
 
 
 NORM_FIELDS = ("kind", "eps", "scale")
@@ -45,7 +45,8 @@ def norm_config(kind="layer", eps=1e-5, scale=None):
     NormConfig(kind='rms', eps=1e-06, scale=None)
     """
     if kind not in ("layer", "rms"):
-        raise ValueError(f"norm_config: no norm {kind!r}; there are 'layer' and 'rms', and None for none")
+        raise ValueError(f"norm_config: no norm {kind!r}; "
+                         "there are 'layer' and 'rms', and None for none")
     check_number("norm_config", "eps", eps)
     return NormConfig(kind, eps, scale)
 
@@ -61,8 +62,8 @@ class RotaryConfig(namedtuple("RotaryConfig", ROTARY_FIELDS)):
     """
 
 
-ATTENTION_FIELDS = ("n_heads", "n_kv_heads", "d_head", "causal", "window", "multiplier", "soft_cap",
-                    "rotary", "qk_norm")
+ATTENTION_FIELDS = ("n_heads", "n_kv_heads", "d_head", "causal", "window",
+                    "multiplier", "soft_cap", "rotary", "qk_norm")
 
 
 class AttentionConfig(namedtuple("AttentionConfig", ATTENTION_FIELDS)):
@@ -76,7 +77,7 @@ class AttentionConfig(namedtuple("AttentionConfig", ATTENTION_FIELDS)):
     multiplier    what q·k is multiplied by; None for 1 / sqrt(d_head)
     soft_cap      c in c * tanh(score / c); None for none
     rotary        RotaryConfig, or None
-    qk_norm       NormConfig of the norms on queries and keys, read where the weights have their gains
+    qk_norm       NormConfig for queries and keys, read where the weights have their gains
     """
 
 
@@ -101,8 +102,8 @@ def attention_config(n_heads, d_head, n_kv_heads=None, causal=True, window=None,
     if rotary is not None and 2 * len(rotary.frequencies) > d_head:
         raise ValueError(f"attention_config: {len(rotary.frequencies)} rotary pairs need "
                          f"{2 * len(rotary.frequencies)} channels, a head has {d_head}")
-    return AttentionConfig(n_heads, n_kv_heads, d_head, causal, window, multiplier, soft_cap, rotary,
-                           qk_norm)
+    return AttentionConfig(n_heads, n_kv_heads, d_head, causal, window,
+                           multiplier, soft_cap, rotary, qk_norm)
 
 
 BLOCK_FIELDS = ("placement", "attn_norm", "attention", "attn_post_norm",
@@ -121,13 +122,15 @@ PLACEMENT_NORMS = (
 class BlockConfig(namedtuple("BlockConfig", BLOCK_FIELDS)):
     """One block: two sublayers and how they meet the stream.
 
-    placement              "pre_norm", "parallel", "sandwich", "output_norm" or "post_norm", see `blocks`
+    placement                        "pre_norm", "parallel", "sandwich", "output_norm" or
+                                     "post_norm", see `blocks`
     attn_norm, mlp_norm              NormConfig of what a sublayer reads, or None
     attn_post_norm, mlp_post_norm    NormConfig of what it gives, or None
-    attention              AttentionConfig
-    d_mlp                  channels between an MLP's matrices
-    activation             "relu", "gelu", "gelu_tanh" or "silu"
-    residual_multiplier    a fixed number on both updates, or None; a learned one is a weight
+    attention                        AttentionConfig
+    d_mlp                            channels between an MLP's matrices
+    activation                       "relu", "gelu", "gelu_tanh" or "silu"
+    residual_multiplier              a fixed number on both updates, or None; a learned one is
+                                     a weight
     """
 
 
@@ -137,7 +140,8 @@ def block_config(d_mlp, attention, placement="pre_norm", norm=None, activation="
 
     norm is a NormConfig, None for LayerNorm with eps 1e-5, or False for no norm anywhere.
 
-    >>> c = block_config(8, attention_config(2, 2), placement="output_norm", norm=norm_config("rms"))
+    >>> rms = norm_config("rms")
+    >>> c = block_config(8, attention_config(2, 2), placement="output_norm", norm=rms)
     >>> c.attn_norm, c.attn_post_norm.kind
     (None, 'rms')
     """
@@ -147,8 +151,8 @@ def block_config(d_mlp, attention, placement="pre_norm", norm=None, activation="
     norm = norm_config() if norm is None else norm or None
     places = norms_of(placement)
     norms = [norm if place in places else None for place in norms_of("sandwich")]
-    return BlockConfig(placement, norms[0], attention, norms[1], norms[2], d_mlp, activation, norms[3],
-                       residual_multiplier)
+    return BlockConfig(placement, norms[0], attention, norms[1],
+                       norms[2], d_mlp, activation, norms[3], residual_multiplier)
 
 
 def norms_of(placement):
@@ -190,9 +194,12 @@ def model_config(d_model, d_vocab, n_ctx, n_layers, block, embed_multiplier=None
     """
     for name, size in (("d_model", d_model), ("d_vocab", d_vocab), ("n_ctx", n_ctx)):
         check_size("model_config", name, size)
-    for name, number in (("embed_multiplier", embed_multiplier), ("logit_multiplier", logit_multiplier),
+    for name, number in (("embed_multiplier", embed_multiplier),
+                         ("logit_multiplier", logit_multiplier),
                          ("logit_soft_cap", logit_soft_cap)):
         check_number("model_config", name, number)
+    if type(n_layers) is not int or n_layers < 0:
+        raise ValueError(f"model_config: n_layers is {n_layers!r}, expected a whole number")
     final_norm = norm_config() if final_norm is None else final_norm or None
     return ModelConfig(d_model, d_vocab, n_ctx, [block] * n_layers, embed_multiplier, final_norm,
                        logit_multiplier, logit_soft_cap)
@@ -207,12 +214,13 @@ def check_config(config):
     Traceback (most recent call last):
     TypeError: check_config: blocks.0 is a str, expected a BlockConfig
     """
-    model_config(config.d_model, config.d_vocab, config.n_ctx, 0, None, config.embed_multiplier, False,
-                 config.logit_multiplier, config.logit_soft_cap)
+    model_config(config.d_model, config.d_vocab, config.n_ctx, 0, None, config.embed_multiplier,
+                 False, config.logit_multiplier, config.logit_soft_cap)
     check_record("final_norm", config.final_norm, NormConfig, norm_config)
     for i, block in enumerate(config.blocks):
         if type(block) is not BlockConfig:
-            raise TypeError(f"check_config: blocks.{i} is a {type(block).__name__}, expected a BlockConfig")
+            raise TypeError(f"check_config: blocks.{i} is a {type(block).__name__}, "
+                            "expected a BlockConfig")
         check_record(f"blocks.{i}.attention", block.attention, AttentionConfig, attention_config)
         block_config(block.d_mlp, block.attention, block.placement, None, block.activation,
                      block.residual_multiplier)
@@ -220,7 +228,8 @@ def check_config(config):
             norm = getattr(block, place)
             check_record(f"blocks.{i}.{place}", norm, NormConfig, norm_config)
             if norm is not None and place not in norms_of(block.placement):
-                raise ValueError(f"check_config: blocks.{i}: a {block.placement} block has no {place}")
+                raise ValueError(f"check_config: blocks.{i}: "
+                                 f"a {block.placement} block has no {place}")
 
 
 def check_record(name, record, kind, make):
@@ -228,7 +237,8 @@ def check_record(name, record, kind, make):
     if record is None:
         return
     if type(record) is not kind:
-        raise TypeError(f"check_config: {name} is a {type(record).__name__}, expected a {kind.__name__}")
+        raise TypeError(f"check_config: {name} is a {type(record).__name__}, "
+                        f"expected a {kind.__name__}")
     if kind is AttentionConfig:
         check_record(f"{name}.rotary", record.rotary, RotaryConfig, RotaryConfig)
         check_record(f"{name}.qk_norm", record.qk_norm, NormConfig, norm_config)

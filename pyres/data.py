@@ -4,6 +4,7 @@
     ECHO_TOKENS                  echo's vocabulary
     text_batch                   windows from random places of a text
     scoring_windows, text_loss   a text's loss, every token scored exactly once
+    unigram_loss                 what counting tokens alone would reach
 
 A target of None does not count.
 
@@ -11,13 +12,15 @@ A target of None does not count.
 >>> tokens, targets = echo_sequence(Generator(2), 12)
 >>> "".join(ECHO_TOKENS[token] for token in tokens[1:])
 'dlegytudleg'
->>> [t is not None for t in targets].index(True)            # from the first token of the second pass on
+>>> [t is not None for t in targets].index(True)    # the first token of the second pass
 8
 """
 from .loss import cross_entropy
 from .model import run
+from .scalar import log
 
-__all__ = ["ECHO_TOKENS", "echo_sequence", "echo_batch", "text_batch", "scoring_windows", "text_loss"]
+__all__ = ["ECHO_TOKENS", "echo_sequence", "echo_batch", "text_batch", "scoring_windows",
+           "text_loss", "unigram_loss"]
 
 
 # ---- echo ----
@@ -27,7 +30,7 @@ SHORTEST, LONGEST = 3, 11
 
 
 def echo_sequence(generator, n_ctx):
-    """Return (tokens, targets), [n_ctx] each:  BOS, then a string of 3 to 11 distinct letters
+    """Return (tokens, targets), [n_ctx] each: BOS, then a string of 3 to 11 distinct letters
     repeated until the context is full.
 
     A target counts when the token it is predicted from lies in the second or a later pass: only
@@ -57,8 +60,8 @@ def text_batch(tokens, n_ctx):
     """
     n_places = len(tokens) - n_ctx
     if n_places < 1:
-        raise ValueError(f"text_batch: the text has {len(tokens)} tokens, a context of {n_ctx} needs at least "
-                         f"{n_ctx + 1}; a shorter context or a longer text helps")
+        raise ValueError(f"text_batch: the text has {len(tokens)} tokens, a context of {n_ctx} "
+                         f"needs at least {n_ctx + 1}; a shorter context or a longer text helps")
 
     def draw(generator, n):
         begins = [generator.below(n_places) for _ in range(n)]
@@ -76,7 +79,8 @@ def scoring_windows(n_tokens, window, stride):
     [(0, 10, 1), (5, 15, 10), (10, 20, 15)]
     """
     if not 1 <= stride <= window:
-        raise ValueError(f"scoring_windows: the stride is {stride}, expected 1 to the window's {window}")
+        raise ValueError(f"scoring_windows: the stride is {stride}, "
+                         f"expected 1 to the window's {window}")
     windows, scored = [], 1
     while scored < n_tokens:
         end = min(n_tokens, window if not windows else scored + stride)
@@ -92,10 +96,26 @@ def text_loss(model, tokens, stride=None):
     """
     n_ctx = model.config.n_ctx
     if len(tokens) < 2:
-        raise ValueError(f"text_loss: the text has {len(tokens)} tokens; at least 2 are needed to predict one")
+        raise ValueError(f"text_loss: the text has {len(tokens)} tokens; "
+                         "at least 2 are needed to predict one")
     total = 0.0
     for begin, end, first in scoring_windows(len(tokens), n_ctx, stride or max(1, n_ctx // 2)):
         targets = [token if t >= first else None
                    for t, token in zip(range(begin + 1, end), tokens[begin + 1:end])] + [None]
         total += cross_entropy(run(model, tokens[begin:end]).logits, targets) * (end - first)
     return total / (len(tokens) - 1), len(tokens) - 1
+
+
+def unigram_loss(train, held_out, d_vocab):
+    """The loss in nats, on held-out tokens, of a model that knows only how often each token
+    occurs in the training tokens (each counted once more, so that none is impossible).
+
+    >>> from pyres.show import rounded
+    >>> rounded(unigram_loss([0, 0, 1], [0, 1], 2))             # 3/5 and 2/5
+    0.714
+    """
+    counts = [1] * d_vocab
+    for token in train:
+        counts[token] += 1
+    n = len(train) + d_vocab
+    return -sum([log(counts[token] / n) for token in held_out]) / len(held_out)

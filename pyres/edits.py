@@ -6,8 +6,8 @@ a writer and says what is added instead.  Everything later is computed from the 
     scale(writer, alpha)           alpha times the update; 0 switches the branch or head off
     replace(writer, update)        another update, for instance another run's
     set_pattern(head, pattern)     an attention pattern that is given instead of computed
-    set_state(state, stream)       another thing, of another type: the stream itself is overwritten, with all
-                                   that was written so far, where an edit removes one update only
+    set_state(state, stream)       another thing, of another type: it overwrites the stream, with
+                                   all that was written so far, and not one update only
 
 scale and replace take positions, a list of token positions; without it they hold everywhere.
 Writers are named as in a run: `embed`, `L0.attn`, `L0.mlp`, and heads `L0.attn.H1`.  A head's
@@ -24,11 +24,12 @@ was trained without the branch.
 """
 from collections import namedtuple
 
-from .linalg import check_numbers, copied, shape_text, zeros_like
+from .linalg import check_numbers, checked_copy, copied, shape_text, zeros_like
+from .scalar import check_constant
 
 __all__ = ["Edit", "StateEdit", "scale", "replace", "set_pattern", "set_state",
-           "edit_update", "edit_update_backward", "edit_state", "BlockEdits", "NO_EDITS", "edits_of_block",
-           "check_edits"]
+           "edit_update", "edit_update_backward", "edit_state", "BlockEdits", "NO_EDITS",
+           "edits_of_block", "check_edits"]
 
 
 class Edit(namedtuple("Edit", ("writer", "kind", "value", "positions"))):
@@ -42,8 +43,7 @@ class Edit(namedtuple("Edit", ("writer", "kind", "value", "positions"))):
 
 
 class StateEdit(namedtuple("StateEdit", ("state", "stream"))):
-    """A state that is overwritten: `stream` [n_tokens][d_model] stands in place of the state of
-    that name."""
+    """A state that is overwritten: `stream` [n_tokens][d_model] stands in place of that state."""
 
 
 def scale(writer, alpha, positions=None):
@@ -63,7 +63,8 @@ def replace(writer, update, positions=None):
     >>> edit_update([[1, 2], [3, 4]], [replace("L0.attn", [[0, 0], [9, 9]], positions=[1])])
     [[1, 2], [9, 9]]
     """
-    return Edit(writer, "replace", copied(update), checked_positions("replace", positions))
+    return Edit(writer, "replace", checked_copy("replace", update),
+                checked_positions("replace", positions))
 
 
 def set_pattern(head, pattern):
@@ -73,19 +74,18 @@ def set_pattern(head, pattern):
     >>> set_pattern("L0.attn.H0", [[1, 0], [0.5, 0.5]]).kind
     'pattern'
     """
-    return Edit(head, "pattern", copied(pattern), None)
+    return Edit(head, "pattern", checked_copy("set_pattern", pattern), None)
 
 
 def set_state(state, stream):
     """Overwrite a state, named by its writer, with a stream [n_tokens][d_model].
 
-    Erasing a state is not removing an update: it also deletes the embedding and every earlier
-    write.
+    Erasing a state is not removing an update: the embedding and every earlier write go with it.
 
     >>> set_state("L0.mlp", [[0, 0]])
     StateEdit(state='L0.mlp', stream=[[0, 0]])
     """
-    return StateEdit(state, copied(stream))
+    return StateEdit(state, checked_copy("set_state", stream))
 
 
 def checked_positions(name, positions):
@@ -120,14 +120,17 @@ def _edited(update, edit):
     if edit.kind == "scale":
         return _at_positions(update, edit, [_scaled(row, edit.value) for row in update])
     if shape_text(edit.value) != shape_text(update):
-        raise ValueError(f"replace: the update for {edit.writer} has shape {shape_text(edit.value)}, "
-                         f"the writer's {shape_text(update)}")
+        raise ValueError(f"replace: the update for {edit.writer} has shape "
+                         f"{shape_text(edit.value)}, the writer's {shape_text(update)}")
     return _at_positions(update, edit, copied(edit.value))
 
 
 def _scaled(row, alpha):
     # Off is off: 0 * inf would be nan, and a branch that is switched off adds nothing.
-    return zeros_like(row) if alpha == 0 else [alpha * a for a in row]
+    if alpha == 0:
+        return zeros_like(row)
+    check_constant("scale: alpha", alpha, row[0])
+    return [alpha * a for a in row]
 
 
 def _at_positions(before, edit, after):
@@ -169,7 +172,8 @@ def edit_state(stream, edit):
 
 # ---- by name ----
 
-class BlockEdits(namedtuple("BlockEdits", ("attn", "mlp", "heads", "patterns", "resid_mid", "resid_post"))):
+class BlockEdits(namedtuple("BlockEdits", (
+        "attn", "mlp", "heads", "patterns", "resid_mid", "resid_post"))):
     """What one block is to do.
 
     attn, mlp                lists of Edit on the branch's update
@@ -189,7 +193,8 @@ def edits_of_block(edits, i):
     """
     updates = [edit for edit in edits if isinstance(edit, Edit)]
     attn, mlp, head = f"L{i}.attn", f"L{i}.mlp", f"L{i}.attn.H"
-    of_heads = [(int(edit.writer[len(head):]), edit) for edit in updates if edit.writer.startswith(head)]
+    of_heads = [(int(edit.writer[len(head):]), edit)
+                for edit in updates if edit.writer.startswith(head)]
     return BlockEdits(
         edits_of_writer(edits, attn), edits_of_writer(edits, mlp),
         [(h, edit) for h, edit in of_heads if edit.kind != "pattern"],
@@ -209,10 +214,11 @@ def edit_of_state(edits, state):
 
 
 def check_edits(edits, writers, heads, states):
-    """Raise unless every edit names something that is there:  ValueError for a name, TypeError for
+    """Raise unless every edit names something that is there: ValueError for a name, TypeError for
     a thing that is no edit.
 
-    >>> check_edits([scale("L9.mlp", 0)], ["embed", "L0.attn", "L0.mlp"], ["L0.attn.H0"], ["embed"])
+    >>> writers, heads = ["embed", "L0.attn", "L0.mlp"], ["L0.attn.H0"]
+    >>> check_edits([scale("L9.mlp", 0)], writers, heads, states=["embed"])
     Traceback (most recent call last):
     ValueError: no writer 'L9.mlp' to scale; there are embed, L0.attn, L0.mlp, and heads L0.attn.H0
     """
@@ -241,4 +247,6 @@ def few(names):
     ('a, b', '0, 1, 2, 3, ... 29')
     """
     names = list(names)
-    return ", ".join(names if len(names) <= 6 else names[:4]) + (f", ... {names[-1]}" if len(names) > 6 else "")
+    if len(names) <= 6:
+        return ", ".join(names)
+    return ", ".join(names[:4]) + f", ... {names[-1]}"

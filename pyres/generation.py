@@ -33,19 +33,31 @@ __all__ = ["tail_logits", "pick", "generate"]
 def tail_logits(model, tokens, past=None):
     """Return (logits [n_tokens][d_vocab], past) of tokens that stand behind a past, None for none.
 
-    past is a list with the pair (k, v) of every block; it is not changed, the one returned is
-    longer.
+    past is a pair: how many tokens it holds, and a list with (k, v) of every block.  It is not
+    changed; the one returned is longer.
+
+    >>> from pyres.config import model_config
+    >>> from pyres.model import make_model
+    >>> from pyres.weights import ModelWeights
+    >>> config = model_config(2, 2, 4, n_layers=0, block=None, final_norm=False)
+    >>> model = make_model(config, ModelWeights([[1, 0], [0, 1]], [[0, 3]] * 4, [], None, None, None))
+    >>> logits, past = tail_logits(model, [0, 1])
+    >>> logits, past
+    ([[1, 3], [0, 4]], (2, []))
+    >>> tail_logits(model, [0], past)[1]
+    (3, [])
     """
     config, w = model.config, model.weights
-    n_past = 0 if past is None else len(past[0][0][0]) if past else 0
+    n_past, pairs = (0, [None] * len(config.blocks)) if past is None else past
     update = embed(config, w, tokens, n_past)
     x, longer = add_residual(zeros_like(update), update), []
     for i, block in enumerate(config.blocks):
-        steps = block_steps(x, w.blocks[i], block, NO_EDITS, past and past[i])
+        steps = block_steps(x, w.blocks[i], block, NO_EDITS, pairs[i])
         x = steps.resid_post
         longer.append((steps.attn.k, steps.attn.v))
     normed = norm_steps(x, w.final_norm, config.final_norm).out
-    return soft_capped(unembed(config, w, normed), config.logit_soft_cap), longer
+    logits = soft_capped(unembed(config, w, normed), config.logit_soft_cap)
+    return logits, (n_past + len(tokens), longer)
 
 
 def pick(logits, temperature, generator):
@@ -78,7 +90,8 @@ def pick(logits, temperature, generator):
 def check_temperature(temperature):
     """Raise ValueError unless the temperature is a finite number of at least 0."""
     if not 0 <= temperature < float("inf"):
-        raise ValueError(f"pick: the temperature is {temperature}, expected a number of at least 0")
+        raise ValueError(f"pick: the temperature is {temperature}, "
+                         "expected a number of at least 0")
 
 
 def generate(model, tokens_or_text, n, temperature=0, seed=0):

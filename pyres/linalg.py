@@ -1,16 +1,16 @@
 """Nested lists as tensors: shapes, and the only inner product in the package.
 
 A tensor is a number, or a list of tensors of one shape.  A vector is `[n]`, a matrix
-`[rows][columns]`, and a weight has its outputs as rows, `w[d_out][d_in]`, so that `out[i] =
-dot(w[i], x)`.
+`[rows][columns]`, and a weight has its outputs as rows, `w[d_out][d_in]`, so that
+`out[i] = dot(w[i], x)`.
 
-    all_floats                                 the usual case, asked quickly
-    check_numbers, check_length, check_rows    the three refusals: wrong type, wrong length, ragged
-    shape, shape_text                          the size of a tensor, and how a message writes it
-    is_nested, map_vectors, copied, zeros_like any depth, always by the last axis
-    add, subtract, multiply, scale             entry by entry; shapes must be equal
-    dot, matvec, linear, matmul                inner products
-    transpose, outer, sum_rows, columns_sum    the rest of what a backward pass needs
+    all_floats                                    the usual case, asked quickly
+    check_numbers, check_length, check_rows       refusals: wrong type, wrong length, ragged
+    shape, shape_text                             a tensor's size, and how a message writes it
+    is_nested, map_vectors, copied, zeros_like    any depth, always by the last axis
+    add, subtract, multiply, scale                entry by entry; shapes must be equal
+    dot, matvec, linear, matmul                   inner products
+    transpose, outer, sum_rows                    the rest of what a backward pass needs
 
 Lengths are checked here, once per vector and never per entry; a shape that does not fit raises
 ValueError and never becomes a number.  Nothing is broadcast.
@@ -35,9 +35,11 @@ except ImportError:                     # MicroPython
     def times(a, b):
         return a * b
 
-__all__ = ["all_floats", "check_numbers", "check_length", "check_rows", "shape", "shape_text", "is_nested",
-           "map_vectors", "copied", "zeros_like", "add", "subtract", "multiply", "scale",
-           "dot", "matvec", "linear", "linear_backward", "matmul", "transpose", "outer", "sum_rows"]
+__all__ = ["all_floats", "check_numbers", "check_length", "check_rows", "shape", "shape_text",
+           "is_nested", "map_vectors", "copied", "checked_copy", "zeros_like",
+           "add", "subtract", "multiply", "scale",
+           "dot", "matvec", "linear", "linear_backward", "matmul",
+           "transpose", "outer", "sum_rows"]
 
 
 # ---- refusals ----
@@ -74,8 +76,7 @@ def check_numbers(name, vector):
 
 
 def check_length(name, what, vector, n):
-    """Raise ValueError unless `vector` has n entries; `what` says in the message whose length it
-    is.
+    """Raise ValueError unless `vector` has n entries; `what` is its name in the message.
 
     >>> check_length("linear", "the bias", [1, 2], 3)
     Traceback (most recent call last):
@@ -100,8 +101,7 @@ def check_rows(name, rows, n):
 # ---- shapes ----
 
 def is_nested(x):
-    """Whether x is a list of lists; else it is a vector.  A number is neither, and raises
-    TypeError.
+    """Whether x is a list of lists; else it is a vector.  A number raises TypeError.
 
     >>> is_nested([[1, 2]]), is_nested([1, 2])
     (True, False)
@@ -165,6 +165,19 @@ def copied(x):
     [[1, 2], [3, 4]]
     """
     return [copied(part) if isinstance(part, (list, tuple)) else part for part in x]
+
+
+def checked_copy(name, x):
+    """x again, in fresh lists, if it holds numbers alone; else check_numbers raises for `name`.
+
+    >>> checked_copy("trace", [[1, 2], [3, "4"]])
+    Traceback (most recent call last):
+    TypeError: trace: a str stands where a number belongs
+    """
+    if is_nested(x):
+        return [checked_copy(name, part) for part in x]
+    check_numbers(name, x)
+    return list(x)
 
 
 def zeros_like(x):
@@ -239,19 +252,27 @@ def scale(factor, x):
     return [factor * a for a in x]
 
 
-# ---- inner products ---- Everything below is made of `products`, which takes equal lengths for
-# granted: sum(map()) stops at the shorter one.  The check stands outside its loop, because a
-# checked Python call per row would cost up to a tenth of a whole matrix product.
+# ---- inner products ----
+
+# Everything below is made of `products`, which takes equal lengths for granted: sum(map()) stops
+# at the shorter one.  The check stands outside its loop, because a checked Python call per row
+# would cost up to a tenth of a whole matrix product.
 
 if sumprod is None:
 
     def products(rows, x):
         return [sum(map(times, row, x)) for row in rows]
 
+    def products_plus(rows, x, b):
+        return [sum(map(times, row, x), start) for row, start in zip(rows, b)]
+
 else:
 
     def products(rows, x):
         return [sumprod(row, x) for row in rows]
+
+    def products_plus(rows, x, b):
+        return [sumprod(row, x) + end for row, end in zip(rows, b)]
 
 
 def dot(u, v):
@@ -278,8 +299,7 @@ def matvec(w, x):
 
 
 def linear(x, w, b=None):
-    """Every row of x through the map w, plus b: x [n][d_in], w [d_out][d_in], b [d_out] or None
-    -> [n][d_out].
+    """w x + b for every row of x: x [n][d_in], w [d_out][d_in], b [d_out] or None -> [n][d_out].
 
         out[t][i] = dot(w[i], x[t]) + b[i]
 
@@ -289,17 +309,17 @@ def linear(x, w, b=None):
     Traceback (most recent call last):
     ValueError: linear: the input: row 0 has length 3, expected 2
     """
+    if b is not None:
+        check_length("linear", "the bias", b, len(w))
     if sumprod is None:
         check_linear(x, w)
     try:
-        out = [products(w, row) for row in x]
-    except ValueError:                  # sumprod refuses unequal lengths itself, but does not say which
+        if b is None:
+            return [products(w, row) for row in x]
+        return [products_plus(w, row, b) for row in x]
+    except ValueError:                  # sumprod refuses unequal lengths, but does not say which
         check_linear(x, w)
         raise
-    if b is None:
-        return out
-    check_length("linear", "the bias", b, len(w))
-    return [list(map(plus, row, b)) for row in out]
 
 
 def check_linear(x, w):
@@ -310,10 +330,9 @@ def check_linear(x, w):
 
 
 def linear_backward(d_out, x, w, b=None):
-    """Return (d_x, d_w, d_b), given d_out [n][d_out], the gradient at linear's output; d_b is None
-    where b is.
+    """Return (d_x, d_w, d_b), given d_out [n][d_out], the gradient at linear's output.
 
-    Each is a matrix product again, and so made of inner products alone:
+    All are matrix products again, and so made of inner products alone; d_b is None where b is:
 
         d_x[t][j] = sum over i of d_out[t][i] * w[i][j]
         d_w[i][j] = sum over t of d_out[t][i] * x[t][j]

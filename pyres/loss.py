@@ -28,27 +28,26 @@ def next_token_targets(tokens):
 
 
 def counted(name, logits, targets):
-    """The positions whose target counts; raises where there is none, or a target is no token
-    id."""
+    """The positions whose target counts; raises where there is none, or one is no token id."""
     check_length(name, "the list of targets", targets, len(logits))
     for t, target in enumerate(targets):
         if target is None:
             continue
         if type(target) is not int:
-            raise TypeError(f"{name}: the target at {t} is {target!r}; a target is a token id or None")
+            raise TypeError(f"{name}: the target at {t} is {target!r}; "
+                            "a target is a token id or None")
         if not 0 <= target < len(logits[t]):
-            raise ValueError(f"{name}: the target at {t} is {target}, the logits have {len(logits[t])} "
-                             "entries")
+            raise ValueError(f"{name}: the target at {t} is {target}, "
+                             f"the logits have {len(logits[t])} entries")
     positions = [t for t, target in enumerate(targets) if target is not None]
     if not positions:
-        raise ValueError(f"{name}: none of the {len(targets)} targets counts, so there is nothing to "
-                         "average")
+        raise ValueError(f"{name}: none of the {len(targets)} targets counts, "
+                         "so there is nothing to average")
     return positions
 
 
 def cross_entropy(logits, targets):
-    """The mean of -log_softmax(logits[t])[targets[t]] over the positions whose target is not None,
-    in nats.
+    """The mean of -log_softmax(logits[t])[targets[t]], in nats, over the targets that count.
 
     logits [n_tokens][d_vocab], targets [n_tokens] of ids or None -> a number.  Raises ValueError
     where no target counts or one is out of range.
@@ -62,13 +61,12 @@ def cross_entropy(logits, targets):
 
 
 def cross_entropy_backward(d_loss, logits, targets):
-    """The gradient at the logits, given d_loss, the gradient at the loss (a number, 1 for the loss
-    itself).
+    """The gradient at the logits, given d_loss, the gradient at the loss: 1 for the loss itself.
 
     Each counted position's logits are pushed from what the model expected to what came:
 
-        d_logits[t][v] = d_loss / n_counted * (softmax(logits[t])[v] - (1 if v == targets[t] else
-        0))
+        p = softmax(logits[t])
+        d_logits[t][v] = d_loss / n_counted * (p[v] - (1 if v == targets[t] else 0))
 
     >>> cross_entropy_backward(1, [[0.0, 0.0], [0.0, 0.0]], [None, 1])
     [[0.0, 0.0], [0.5, -0.5]]
@@ -76,6 +74,7 @@ def cross_entropy_backward(d_loss, logits, targets):
     positions = counted("cross_entropy_backward", logits, targets)
     d_logits = zeros_like(logits)
     for t in positions:
-        d_logits[t] = [p * d_loss / len(positions) for p in softmax(logits[t])]
-        d_logits[t][targets[t]] -= d_loss / len(positions)
+        p = softmax(logits[t])
+        p[targets[t]] -= 1
+        d_logits[t] = [a * d_loss / len(positions) for a in p]
     return d_logits

@@ -3,9 +3,9 @@
     plain    out = w_down act(w_up x + b_up) + b_down
     gated    out = w_down (act(w_gate x + b_gate) * (w_up x + b_up)) + b_down
 
-It is gated where w_gate is there.  The activation is on the gate, and `up` passes as it is (Shazeer, "GLU
-variants improve transformer", 2020).  w_up's rows read the stream, w_down's columns write to it: neuron n
-writes hidden[t][n] times column n.
+It is gated where w_gate is there.  The activation is on the gate, and `up` passes as it is
+(Shazeer, "GLU variants improve transformer", 2020).  w_up's rows read the stream, w_down's
+columns write to it: neuron n writes hidden[t][n] times column n.
 
     mlp_steps, mlp, mlp_backward
 
@@ -25,8 +25,11 @@ __all__ = ["MLPSteps", "mlp_steps", "mlp", "mlp_backward"]
 
 
 class MLPSteps(namedtuple("MLPSteps", ("x", "gate", "up", "hidden", "out"))):
-    """x [n_tokens][d_model]; gate [n_tokens][d_mlp] or None; up, hidden [n_tokens][d_mlp]; out
-    [n_tokens][d_model].  gate and up are before the activation, hidden is what w_down reads.
+    """What an MLP did.
+
+    x, out      [n_tokens][d_model]
+    gate, up    [n_tokens][d_mlp], before the activation; gate is None where w_gate is
+    hidden      [n_tokens][d_mlp], what w_down reads
     """
 
 
@@ -54,8 +57,9 @@ def mlp(x, w, activation_name):
 
 
 def mlp_backward(d_out, steps, w, activation_name):
-    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output; d_w is
-    MLPWeights.
+    """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output.
+
+    d_w is MLPWeights.
 
     >>> from pyres.weights import MLPWeights
     >>> gated = MLPWeights([[1]], [[10]], [[1]], None, None, None)

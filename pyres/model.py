@@ -46,8 +46,13 @@ __all__ = ["Model", "make_model", "writer_names", "head_names", "state_names", "
 # ---- the model ----
 
 class Model(namedtuple("Model", ("name", "config", "weights", "tokenizer"))):
-    """name, a str; config ModelConfig; weights ModelWeights; tokenizer, with encode and decode, or
-    None."""
+    """What there is to run.
+
+    name         a str
+    config       ModelConfig
+    weights      ModelWeights
+    tokenizer    anything with encode and decode, or None
+    """
 
 
 def make_model(config, weights, name="unnamed", tokenizer=None):
@@ -55,7 +60,8 @@ def make_model(config, weights, name="unnamed", tokenizer=None):
     config.check_config and weights.check_weights).
 
     >>> from pyres.config import model_config
-    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None, final_norm=False)
+    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None,
+    ...                       final_norm=False)
     >>> make_model(config, ModelWeights([[1, 0]], None, [], None, None, None))
     Traceback (most recent call last):
     ValueError: check_weights: w_embed has shape (1, 2), the config asks for (2, 2)
@@ -72,7 +78,8 @@ def writer_names(config):
     >>> len(writer_names(model_config(4, 10, 8, n_layers=32, block=None)))
     65
     """
-    return ["embed"] + [f"L{i}.{branch}" for i in range(len(config.blocks)) for branch in ("attn", "mlp")]
+    return ["embed"] + [f"L{i}.{branch}" for i in range(len(config.blocks))
+                        for branch in ("attn", "mlp")]
 
 
 def head_names(config):
@@ -93,12 +100,14 @@ def _is_inside_parallel(config, name):
 
 # ---- forward ----
 
-class Run(namedtuple("Run", ("model", "edits", "tokens", "writers", "states", "normed", "logits", "steps"))):
+class Run(namedtuple("Run", (
+        "model", "edits", "tokens", "writers", "states", "normed", "logits", "steps"))):
     """One run of a model.
 
     model, edits    what was run, and what was done to it
     tokens          [n_tokens] ids
-    writers         pairs (name, update [n_tokens][d_model]): what was added, after norms, multipliers, edits
+    writers         pairs (name, update [n_tokens][d_model]): what was added, after norms,
+                    multipliers and edits
     states          pairs (name, stream [n_tokens][d_model])
     normed          [n_tokens][d_model], the final norm's output
     logits          [n_tokens][d_vocab]
@@ -107,15 +116,19 @@ class Run(namedtuple("Run", ("model", "edits", "tokens", "writers", "states", "n
 
 
 class ModelSteps(namedtuple("ModelSteps", ("blocks", "final_norm", "raw_logits"))):
-    """blocks, a list of BlockSteps; final_norm NormSteps; raw_logits [n_tokens][d_vocab], before a
-    soft cap."""
+    """What the parts of a model did.
+
+    blocks        BlockSteps of every block, in order
+    final_norm    NormSteps
+    raw_logits    [n_tokens][d_vocab], before a soft cap
+    """
 
 
 def run(model, tokens_or_text, edits=()):
     """Run a model over one sequence -> Run.
 
-    tokens_or_text is a list of ids, or a text where the model has a tokenizer.  edits are made by scale,
-    replace, set_pattern and set_state; the model is not changed by them, nor is the next run.
+    tokens_or_text is a list of ids, or a text where the model has a tokenizer.  edits are made by
+    scale, replace, set_pattern and set_state; they change neither the model nor the next run.
 
     Raises ValueError for an id outside the vocabulary, an empty or too long sequence, an edit of a
     writer that is not there; TypeError for an id that is no int.
@@ -148,14 +161,15 @@ def token_ids(model, tokens_or_text):
     tokens = tokens_or_text
     if isinstance(tokens, str):
         if model.tokenizer is None:
-            raise ValueError(f"run: the model {model.name!r} has no tokenizer; give a list of token ids")
+            raise ValueError(f"run: the model {model.name!r} has no tokenizer; "
+                             "give a list of token ids")
         tokens = model.tokenizer.encode(tokens)
     for t, token in enumerate(tokens):
         if type(token) is not int:
             raise TypeError(f"run: token {t} is {token!r}; a token is an int")
         if not 0 <= token < model.config.d_vocab:
-            raise ValueError(f"run: token {t} is {token}, the vocabulary has {model.config.d_vocab} "
-                             f"(0 to {model.config.d_vocab - 1})")
+            raise ValueError(f"run: token {t} is {token}, the vocabulary has "
+                             f"{model.config.d_vocab} (0 to {model.config.d_vocab - 1})")
     if not 1 <= len(tokens) <= model.config.n_ctx:
         raise ValueError(f"run: the sequence has {len(tokens)} tokens, the model takes 1 to "
                          f"{model.config.n_ctx}")
@@ -168,7 +182,8 @@ def embed(config, w, tokens, first_position=0):
 
     >>> from pyres.config import model_config
     >>> config = model_config(2, 3, 4, 0, None, embed_multiplier=10)
-    >>> embed(config, ModelWeights([[0, 1], [2, 3], [4, 5]], [[7, 7], [8, 8]], [], None, None, None), [2, 0])
+    >>> w = ModelWeights([[0, 1], [2, 3], [4, 5]], [[7, 7], [8, 8]], [], None, None, None)
+    >>> embed(config, w, [2, 0])
     [[47, 57], [8, 18]]
     """
     rows = [list(w.w_embed[token]) for token in tokens]
@@ -231,28 +246,29 @@ def sum_check(run_record):
     """
     rule, terms = sum_terms(run_record)
     _, final = run_record.states[-1]
-    error, tolerance, exact, finite = 0, 0, True, True
+    differences, tolerance = [], 0
     for t, row in enumerate(final):
         for i, want in enumerate(row):
             entries = [term[t][i] for _, term in reversed(terms)]
-            size = sum([abs(a) for a in entries])
-            difference = abs(sum(entries) - want)
-            finite = finite and difference == difference and size - size == 0
-            exact = exact and is_exact(want)
-            error = max(error, difference)
-            tolerance = max(tolerance, 0 if is_exact(want) else len(entries) * ROUNDING * float(size))
+            differences.append(abs(sum(entries) - want))
+            if not is_exact(want):
+                size = float(sum([abs(a) for a in entries]))
+                tolerance = max(tolerance, len(entries) * ROUNDING * size)
+    # the maximum of numbers among which there is a NaN depends on their order; their sum is NaN
+    finite = all([difference - difference == 0 for difference in differences])
+    error = max(differences) if finite else sum(differences)
+    exact = all([is_exact(a) for row in final for a in row])
     return SumCheck(rule, error, tolerance, finite and error <= tolerance, exact)
 
 
 def sum_terms(run_record):
-    """Return (rule, pairs (name, [n_tokens][d_model])) of the terms that sum to the final
-    stream."""
+    """Return (rule, terms): pairs (name, [n_tokens][d_model]) that sum to the final stream."""
     set_states = [name for name, _ in run_record.states
                   if edit_of_state(run_record.edits, name) is not None]
     if any(block.placement == "post_norm" for block in run_record.model.config.blocks):
         start = f"the state set at {set_states[-1]}" if set_states else "embed"
-        return (f"{start} + updates, each carried through the norms after it, + the norms' biases = final",
-                carried_writers(run_record))
+        return (f"{start} + updates, each carried through the norms after it, "
+                "+ the norms' biases = final", carried_writers(run_record))
     if not set_states:
         return "embed + sum of updates = final", run_record.writers
     last = set_states[-1]
@@ -263,8 +279,7 @@ def sum_terms(run_record):
 
 
 def carried_writers(run_record):
-    """What each writer's update has become in the final stream, as pairs (name,
-    [n_tokens][d_model]).
+    """What each update has become in the final stream, as pairs (name, [n_tokens][d_model]).
 
     With the divisors that the run had, a norm on the stream is affine.  So every write that passes
     it is centred (LayerNorm only), divided by the norm's scale and multiplied by its gain, and the
@@ -286,8 +301,7 @@ def carried_writers(run_record):
 
 
 def _through_norm(carried, norm, w, bias_name):
-    """Every carried write through one norm with its scales frozen, and the norm's bias as one
-    more."""
+    """Every carried write through one norm with its scales frozen, and the norm's bias."""
     if norm.scale is None:
         return carried
     through = [(name, [_frozen(row, norm.mean is not None, divisor, w.gain)
@@ -329,13 +343,14 @@ def run_backward(d_logits, run_record):
         of_block = block_backward(stream[0].total, steps.blocks[i], w.blocks[i], config.blocks[i],
                                   edits_of_block(edits, i))
         d_blocks = [of_block.weights] + d_blocks
-        stream = [of_block.resid_pre] + ([of_block.resid_mid] if of_block.resid_mid else []) + stream
+        between = [of_block.resid_mid] if of_block.resid_mid else []
+        stream = [of_block.resid_pre] + between + stream
 
     d_embed = stream[0].total
     if edit_of_state(edits, "embed") is not None:
         d_embed = zeros_like(d_embed)
-    d_w_embed, d_w_pos = embed_backward(
-        edit_update_backward(d_embed, edits_of_writer(edits, "embed")), config, w, run_record.tokens)
+    d_embed = edit_update_backward(d_embed, edits_of_writer(edits, "embed"))
+    d_w_embed, d_w_pos = embed_backward(d_embed, config, w, run_record.tokens)
     if w.w_unembed is None:
         # forward: the table is read twice, by embed and by unembed
         d_w_embed, d_w_unembed = add(d_w_embed, d_w_unembed), None
@@ -361,8 +376,7 @@ def unembed_backward(d_logits, run_record):
 
 
 def embed_backward(d_out, config, w, tokens):
-    """Return (d_w_embed, d_w_pos), given d_out [n_tokens][d_model], the gradient at embed's
-    output.
+    """Return (d_w_embed, d_w_pos), given d_out [n_tokens][d_model], the gradient at the output.
 
     A token that occurs twice was read twice, so its row's gradients add.
 
@@ -385,15 +399,16 @@ def embed_backward(d_out, config, w, tokens):
 def loss_and_gradients(model, tokens, targets=None, edits=()):
     """Return (loss, gradients, stream) of the cross entropy of a run.
 
-    tokens [n_tokens] ids; targets [n_tokens] of ids or None, by default the next tokens.  loss is the mean
-    over the targets that count, in nats; gradients a ModelWeights; stream pairs (state's name,
-    StateGradient).
+    tokens [n_tokens] ids; targets [n_tokens] of ids or None, by default the next tokens.  loss is
+    the mean over the targets that count, in nats; gradients a ModelWeights; stream pairs
+    (state's name, StateGradient).
 
     >>> from pyres.config import model_config
-    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None, final_norm=False)
-    >>> model = make_model(config, ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None))
-    >>> loss, gradients, stream = loss_and_gradients(model, [1, 0])
-    >>> stream[0][0], gradients.w_embed                # the logits at 0 are equal, and token 0 comes next
+    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None,
+    ...                       final_norm=False)
+    >>> w = ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None)
+    >>> loss, gradients, stream = loss_and_gradients(make_model(config, w), [1, 0])
+    >>> stream[0][0], gradients.w_embed    # the logits at 0 are equal, and token 0 comes next
     ('embed', [[0.0, 0.0], [-0.5, 0.0]])
     """
     r = run(model, tokens, edits)

@@ -31,7 +31,7 @@ __all__ = ["softmax", "softmax_vector", "softmax_backward", "softmax_backward_fr
 # ---- softmax ----
 
 def softmax(x):
-    """Positive numbers that sum to 1, of x's shape:  p[i] = exp(x[i]) / sum over j of exp(x[j]).
+    """Positive numbers that sum to 1, of x's shape: p[i] = exp(x[i]) / sum over j of exp(x[j]).
 
     The largest x is subtracted first.  That cancels in the quotient, and no exponential overflows.
 
@@ -68,10 +68,10 @@ def softmax_backward(d_out, x):
 def softmax_backward_from(d_out, p):
     """The gradient at softmax's input, given the gradient d_out at its output, and that output p.
 
-    Raising x[j] raises p[j] and lowers every p[i] in proportion, ∂p[i]/∂x[j] = p[i] (δ[i][j] -
-    p[j]):
+    Raising x[j] raises p[j] and lowers every p[i] in proportion:
 
-        d_x[j] = p[j] * (d_out[j] - sum over i of d_out[i] * p[i])
+        ∂p[i]/∂x[j] = p[i] * (δ[i][j] - p[j])
+        d_x[j]      = p[j] * (d_out[j] - sum over i of d_out[i] * p[i])
 
     >>> softmax_backward_from([4, 0], [0.25, 0.75])
     [0.75, -0.75]
@@ -119,8 +119,10 @@ def log_softmax_backward(d_out, x):
 # ---- activations ----
 
 def _chain(name, slopes, d_out, x):
-    """d_out * slope(x), entry by entry, at any depth: the chain rule of every activation.  slopes gives a
-    vector's slopes."""
+    """d_out * slope(x), entry by entry, at any depth: the chain rule of every activation.
+
+    slopes of a vector is the list of its entries' slopes.
+    """
     check_length(name, "d_out", d_out, len(x))
     if is_nested(x):
         return [_chain(name, slopes, d, part) for d, part in zip(d_out, x)]
@@ -178,7 +180,7 @@ def gelu(x):
 
 
 def gelu_backward(d_out, x):
-    """The gradient at x, given d_out:  d_out (Φ(x) + x φ(x)), with φ = Φ', the normal density.
+    """The gradient at x, given d_out: d_out (Φ(x) + x φ(x)), with φ = Φ', the normal density.
 
     >>> gelu_backward([2.0], [0.0])
     [1.0]
@@ -210,8 +212,9 @@ def _gelu_tanh(x):
 
 
 def gelu_tanh_backward(d_out, x):
-    """The gradient at x, given d_out.  With t = tanh(c), c = sqrt(2/pi) (x + 0.044715 x³), t' = (1
-    - t²) c':
+    """The gradient at x, given d_out.
+
+    With t = tanh(c), c = sqrt(2/pi) (x + 0.044715 x³) and t' = (1 - t²) c':
 
         d_x = d_out * ((1 + t) / 2 + x/2 * (1 - t²) * sqrt(2/pi) (1 + 3 * 0.044715 x²))
 
@@ -250,7 +253,7 @@ def _silu_vector(x):
 
 
 def silu_backward(d_out, x):
-    """The gradient at x, given d_out:  d_out s (1 + x (1 - s)), with s = 1 / (1 + exp(-x)).
+    """The gradient at x, given d_out: d_out s (1 + x (1 - s)), with s = 1 / (1 + exp(-x)).
 
     >>> silu_backward([2.0], [0.0])
     [1.0]

@@ -9,11 +9,11 @@ mean(.) is over the d_model entries of one vector and divides by d_model, not by
 stands inside the root.  `normalized` is what is there before gain and bias.  Both norms work at
 any depth, on the last axis.
 
-    layer_norm_parts, rms_norm_parts     mean, scale, normalized: the one place these come from
-    layer_norm, rms_norm                 and their backwards, also from parts that are kept
-    frozen_layer_norm, frozen_rms_norm   the same with a scale that is given: linear in x, so exact numbers
-                                         stay exact, and every writer's share of the output can be
-                                         told
+    layer_norm_parts, rms_norm_parts      mean, scale, normalized: the one place these come from
+    layer_norm, rms_norm                  and their backwards, also from parts that are kept
+    frozen_layer_norm, frozen_rms_norm    the same with a scale that is given: linear in x, so
+                                          exact numbers stay exact, and every writer's share of
+                                          the output can be told
 
 >>> from fractions import Fraction
 >>> [str(a) for a in layer_norm([Fraction(3), Fraction(4)], eps=0)]
@@ -66,9 +66,9 @@ def every_vector(backward, d_out, scale, normalized, *rest):
 
 
 def added_up(results, first):
-    """The gradients of many vectors added up, from place `first` of the results' tuples on; None
-    stays None."""
-    return [None if column[0] is None else sum_rows(column) for column in list(zip(*results))[first:]]
+    """The gradients of many vectors added up, from place `first` of each on; None stays None."""
+    columns = list(zip(*results))[first:]
+    return [None if column[0] is None else sum_rows(column) for column in columns]
 
 
 # ---- LayerNorm ----
@@ -95,12 +95,11 @@ def layer_norm_parts(x, eps=1e-5):
 
 
 def layer_norm(x, gain=None, bias=None, eps=1e-5):
-    """gain * (x - mean) / sqrt(variance + eps) + bias, along the last axis (Ba, Kiros and Hinton,
-    2016).
+    """gain * (x - mean) / sqrt(variance + eps) + bias, along the last axis.
 
-    x [...][d_model], gain and bias [d_model] or None -> [...][d_model].  Raises ValueError on a
-    wrong length, ZeroDivisionError where all entries are equal and eps is 0, TypeError where exact
-    numbers meet a float eps or an irrational root.
+    x [...][d_model], gain and bias [d_model] or None -> [...][d_model].  After Ba, Kiros and
+    Hinton, 2016.  Raises ValueError on a wrong length, ZeroDivisionError where all entries are
+    equal and eps is 0, TypeError where exact numbers meet a float eps or an irrational root.
 
     >>> layer_norm([3, 4], eps=0)
     [-1.0, 1.0]
@@ -128,8 +127,7 @@ def layer_norm_backward(d_out, x, gain=None, bias=None, eps=1e-5):
 
 
 def layer_norm_backward_from(d_out, scale, normalized, gain=None, bias=None):
-    """As layer_norm_backward, from the scale [...] and normalized [...][d_model] that the forward
-    had.
+    """As layer_norm_backward, from the forward's scale [...] and normalized [...][d_model].
 
     >>> layer_norm_backward_from([4.0, 0.0], 0.5, [-1.0, 1.0], [1.0, 1.0], [0.0, 0.0])
     ([0.0, 0.0], [-4.0, 0.0], [4.0, 0.0])
@@ -193,8 +191,7 @@ def rms_norm_backward(d_out, x, gain=None, eps=1e-5):
 
 
 def rms_norm_backward_from(d_out, scale, normalized, gain=None):
-    """As rms_norm_backward, from the scale [...] and normalized [...][d_model] that the forward
-    had.
+    """As rms_norm_backward, from the forward's scale [...] and normalized [...][d_model].
 
     >>> rms_norm_backward_from([4.0, 0.0], 0.5, [1.0, 1.0], [1.0, 1.0])
     ([4.0, -4.0], [4.0, 0.0])
@@ -220,16 +217,15 @@ def frozen_layer_norm(x, scale, gain=None, bias=None):
         check_length("frozen_layer_norm", "the scale", scale, len(x))
         return [frozen_layer_norm(part, s, gain, bias) for part, s in zip(x, scale)]
     check_numbers("frozen_layer_norm", x)
+    check_constant("frozen_layer_norm: the scale", scale, x[0])
     mean = sum(x) / len(x)
     return affine([(a - mean) / scale for a in x], gain, bias)
 
 
 def frozen_layer_norm_backward(d_out, x, scale, gain=None, bias=None):
-    """Return (d_x, d_scale, d_gain, d_bias), given d_out, the gradient at frozen_layer_norm's
-    output.
+    """Return (d_x, d_scale, d_gain, d_bias), given d_out, the gradient at the output.
 
-    The scale does not follow x, so only the mean is taken out; the scale has a gradient of its
-    own:
+    The scale does not follow x, so only the mean is taken out; the scale has its own gradient:
 
         d_x[i]  = (d_normalized[i] - mean(d_normalized)) / scale
         d_scale = -sum over i of d_normalized[i] * normalized[i] / scale
@@ -256,6 +252,7 @@ def frozen_rms_norm(x, scale, gain=None):
         check_length("frozen_rms_norm", "the scale", scale, len(x))
         return [frozen_rms_norm(part, s, gain) for part, s in zip(x, scale)]
     check_numbers("frozen_rms_norm", x)
+    check_constant("frozen_rms_norm: the scale", scale, x[0])
     return affine([a / scale for a in x], gain, None)
 
 
@@ -276,8 +273,7 @@ def frozen_rms_norm_backward(d_out, x, scale, gain=None):
 
 
 def _every_frozen(backward, d_out, x, scale, *rest):
-    """A frozen norm's backward of every vector: d_x and d_scale as lists, those at gain and bias
-    added up."""
+    """A frozen norm's backward of every vector: d_x and d_scale as lists, the others added up."""
     check_length("frozen norm backward", "d_out", d_out, len(x))
     results = [backward(d, part, s, *rest) for d, part, s in zip(d_out, x, scale)]
     return tuple([[result[0] for result in results], [result[1] for result in results]]

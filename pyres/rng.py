@@ -39,8 +39,9 @@ class Generator:
         return z ^ (z >> 31)
 
     def below(self, n):
-        """A whole number from 0 to n - 1, each equally likely: draws from the uneven end are
-        thrown away.
+        """A whole number from 0 to n - 1, each equally likely.
+
+        Draws from the uneven end of the 64 bits' range are thrown away.
 
         >>> g = Generator(1)
         >>> [g.below(6) for _ in range(8)]

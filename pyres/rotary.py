@@ -1,5 +1,4 @@
-"""Rotary positions: each pair of a head's channels is turned by an angle that grows with the
-position.
+"""Rotary positions: pairs of a head's channels turn by angles that grow with the position.
 
 Queries and keys turned so have inner products that depend on how far apart they stand, not on
 where (Su et al., "RoFormer", 2021).  Pair j of a vector at position t turns by t * frequency[j]:
@@ -12,8 +11,8 @@ Which two channels make pair j is a convention, and checkpoints differ in it:
     "interleaved"   channels 2j and 2j + 1: the original, GPT-J, llama2.c
     "half"          channels j and j + d_rotary / 2: Hugging Face Llama, NeoX
 
-Both are the identity at position 0, so a mix-up shows only further on.  d_rotary, the number of channels
-that turn, is twice the number of frequencies; channels from d_rotary on pass through.
+Both are the identity at position 0, so a mix-up shows only further on.  d_rotary, the number of
+channels that turn, is twice the number of frequencies; channels from d_rotary on pass through.
 
     frequencies                    theta ** (-2j / d_rotary)
     angles                         cos and sin for a list of positions
@@ -28,14 +27,14 @@ that turn, is twice the number of frequencies; channels from d_rotary on pass th
 """
 import math
 
-from .linalg import check_length
+from .linalg import all_floats, check_length, check_numbers
 from .scalar import check_constant
 
 __all__ = ["frequencies", "angles", "rotate", "rotate_backward"]
 
 
 def frequencies(d_rotary, theta=10000.0):
-    """Radians a position, one for each of the d_rotary / 2 pairs:  theta ** (-2j / d_rotary).
+    """Radians a position, one for each of the d_rotary / 2 pairs: theta ** (-2j / d_rotary).
 
     They count by the rotated width, not by the head's.  Raises ValueError where d_rotary is odd.
 
@@ -43,13 +42,14 @@ def frequencies(d_rotary, theta=10000.0):
     [1.0, 0.01]
     """
     if d_rotary % 2 or d_rotary < 0:
-        raise ValueError(f"frequencies: d_rotary is {d_rotary}; channels turn in pairs, so it must be even")
+        raise ValueError(f"frequencies: d_rotary is {d_rotary}; "
+                         "channels turn in pairs, so it must be even")
     return [theta ** (-2 * j / d_rotary) for j in range(d_rotary // 2)]
 
 
 def angles(positions, rates):
-    """The table of rotations: positions [n_tokens], rates [d_rotary / 2] -> [n_tokens][d_rotary /
-    2] pairs (cos, sin).
+    """The table of rotations: positions [n_tokens], rates [d_rotary / 2] -> pairs (cos, sin),
+    [n_tokens][d_rotary / 2].
 
     >>> angles([0], [1.0, 0.01])
     [[(1.0, 0.0), (1.0, 0.0)]]
@@ -58,13 +58,14 @@ def angles(positions, rates):
 
 
 def rotate(x, table, pairing):
-    """Turn each row's pairs: x [n_tokens][d_head], table [n_tokens][d_rotary / 2] of pairs (cos,
-    sin) -> [n_tokens][d_head].
+    """Turn each row's pairs: x [n_tokens][d_head], a table of angles -> [n_tokens][d_head].
 
-    A table of exact cosines and sines, such as (3/5, 4/5), turns exact numbers exactly:
+    The table is [n_tokens][d_rotary / 2] pairs (cos, sin).  Exact ones, such as (3/5, 4/5), turn
+    exact numbers exactly:
 
     >>> from fractions import Fraction
-    >>> [[str(a) for a in row] for row in rotate([[5, 10, 7]], [[(Fraction(3, 5), Fraction(4, 5))]], "half")]
+    >>> table = [[(Fraction(3, 5), Fraction(4, 5))]]
+    >>> [[str(a) for a in row] for row in rotate([[5, 10, 7]], table, "half")]
     [['-5', '10', '7']]
     """
     check_length("rotate", "the table of angles", table, len(x))
@@ -74,8 +75,10 @@ def rotate(x, table, pairing):
 
 def _turned(row, pairs, turns):
     out = list(row)
-    if turns and type(row[0]) is not float:
-        check_constant("rotate: a cosine", turns[0][0], row[0])
+    if turns and not all_floats(row):
+        check_numbers("rotate", row)
+        for a in row:
+            check_constant("rotate: a cosine", turns[0][0], a)
     for (i, k), (cos, sin) in zip(pairs, turns):
         out[i] = row[i] * cos - row[k] * sin
         out[k] = row[k] * cos + row[i] * sin

@@ -1,12 +1,12 @@
 """Functions of one number that keep its type, or raise: never a float behind the reader's back.
 
-    sqrt, exp, log, tanh, erf    math for float and int, cmath for complex, else the number's own method
-                                 (Decimal, dual numbers), else an exact root of a rational, else
-                                 TypeError
+    sqrt, exp, log, tanh, erf    math for float and int, cmath for complex, else the number's own
+                                 method (Decimal, dual numbers), else an exact root of a rational,
+                                 else TypeError
     for_row                      the fastest of these for a row of numbers
     real                         what maximum and relu compare by
     is_exact, check_constant     a Fraction must not meet a float constant
-    root_of_count                the square root of a size, in the type of the numbers it will divide
+    root_of_count                the root of a size, in the type of the numbers it will divide
 
 >>> from fractions import Fraction
 >>> sqrt(Fraction(9, 4)), sqrt(2.25), sqrt(-4 + 0j)
@@ -124,7 +124,8 @@ def _rational_root(x):
     top, bottom = getattr(x, "numerator"), x.denominator
     root, root_below = _integer_root(top), _integer_root(bottom)
     if root * root != top or root_below * root_below != bottom:
-        raise TypeError(f"sqrt: {x} has no rational root; use floats, or numbers whose roots are rational")
+        raise TypeError(f"sqrt: {x} has no rational root; "
+                        "use floats, or numbers whose roots are rational")
     return type(x)(root, root_below)
 
 
@@ -158,11 +159,10 @@ def is_exact(x):
 
 
 def check_constant(what, constant, x):
-    """Raise TypeError where a float constant would turn x, or what is computed from it, into a
-    float.
+    """Raise TypeError where a float constant would turn x, or what is made of it, into a float.
 
     A Fraction times a float is a float, silently; a Decimal times a float raises, but without the
-    remedy. int is let through, because its divisions give floats everywhere in Python.
+    remedy.  int is let through, because its divisions give floats everywhere in Python.
 
     >>> from fractions import Fraction
     >>> check_constant("layer_norm: eps", 1e-05, Fraction(1, 4))
@@ -177,7 +177,8 @@ def check_constant(what, constant, x):
         kept = False
     if not kept:
         kind = type(x).__name__
-        raise TypeError(f"{what} is the float {constant!r}, the numbers are {kind}; pass 0 or a {kind}")
+        raise TypeError(f"{what} is the float {constant!r}, the numbers are {kind}; "
+                        f"pass 0 or a {kind}")
 
 
 def root_of_count(n, like):

@@ -31,26 +31,27 @@ shows:
 [1, 3, 4]
 >>> run_sublayers([1, 2, 3], [lambda x: [0, 1, 1, 0]])
 Traceback (most recent call last):
-ValueError: add_residual: the update has shape (4,), the stream (3,); a sublayer must project back to d_model
+ValueError: add_residual: the update has shape (4,), the stream (3,); a sublayer must project \
+back to d_model
 """
-from .linalg import add, check_numbers, copied, is_nested, shape_text, subtract
+from .linalg import (add, check_numbers, checked_copy, copied, is_nested, shape_text,
+                     subtract)
 
 __all__ = ["add_residual", "run_sublayers", "trace", "total_update", "run_sublayers_backward"]
 
 
 def add_residual(x, update):
-    """x + update, in fresh lists.  The shapes must be equal: nothing is stretched and nothing cut
-    off.
+    """x + update, in fresh lists.
 
-    Raises ValueError with both shapes, and the place where they part; TypeError for a bool or a
-    string.
+    The shapes must be equal: nothing is stretched and nothing cut off.  Raises ValueError with
+    both shapes, and the place where they part; TypeError for a bool or a string.
 
     >>> add_residual([[1, 2], [3, 4]], [[10, 20], [30, 40]])
     [[11, 22], [33, 44]]
     >>> add_residual([[1, 2, 3], [4, 5, 6]], [[1, 1, 1], [1, 1, 1, 1]])
     Traceback (most recent call last):
-    ValueError: add_residual: at [1]: the update has shape (4,), the stream (3,); a sublayer must project \
-back to d_model
+    ValueError: add_residual: at [1]: the update has shape (4,), the stream (3,); a sublayer must \
+project back to d_model
     """
     return _add_at((), x, update)
 
@@ -59,8 +60,8 @@ def _add_at(place, x, update):
     nested = is_nested(x)
     if nested != is_nested(update) or len(x) != len(update):
         at = "at " + "".join([f"[{i}]" for i in place]) + ": " if place else ""
-        raise ValueError(f"add_residual: {at}the update has shape {shape_text(update)}, the stream "
-                         f"{shape_text(x)}; a sublayer must project back to d_model")
+        raise ValueError(f"add_residual: {at}the update has shape {shape_text(update)}, "
+                         f"the stream {shape_text(x)}; a sublayer must project back to d_model")
     if nested:
         return [_add_at(place + (i,), a, b) for i, (a, b) in enumerate(zip(x, update))]
     check_numbers("add_residual", x)
@@ -79,22 +80,21 @@ def run_sublayers(x, fns):
     >>> run_sublayers([3, 5], [double, one]), run_sublayers([3, 5], [one, double])
     ([7, 11], [8, 12])
     """
-    x = copied(x)
+    x = checked_copy("run_sublayers", x)
     for fn in fns:
         x = add_residual(x, fn(copied(x)))
     return x
 
 
 def trace(x, fns):
-    """Every state of the stream: [x, after the first fn, after the second, ...], len(fns) + 1 of
-    them.
+    """The len(fns) + 1 states of the stream: [x, after the first fn, after the second, ...].
 
     No state shares a list with another, nor with x: changing one leaves the others as they were.
 
     >>> trace([[1, 2], [3, 4]], [lambda x: [[1, 0], [0, 1]], lambda x: x])
     [[[1, 2], [3, 4]], [[2, 2], [3, 5]], [[4, 4], [6, 10]]]
     """
-    states = [copied(x)]
+    states = [checked_copy("trace", x)]
     for fn in fns:
         states.append(add_residual(states[-1], fn(copied(states[-1]))))
     return states
@@ -126,17 +126,19 @@ def run_sublayers_backward(d_out, x, fns, fn_backwards):
     >>> from fractions import Fraction
     >>> halve = lambda x: [a / 2 for a in x]
     >>> halve_backward = lambda d_update, x: [d / 2 for d in d_update]
-    >>> d_states = run_sublayers_backward([Fraction(1)], [Fraction(5)], [halve] * 3, [halve_backward] * 3)
+    >>> d_states = run_sublayers_backward(
+    ...     [Fraction(1)], [Fraction(5)], [halve] * 3, [halve_backward] * 3)
     >>> [str(d[0]) for d in d_states]
     ['27/8', '9/4', '3/2', '1']
 
     Raises ValueError where fns and fn_backwards differ in number, or a shape does not fit.
     """
     if len(fns) != len(fn_backwards):
-        raise ValueError(f"run_sublayers_backward: {len(fns)} sublayers, but {len(fn_backwards)} backwards")
+        raise ValueError(f"run_sublayers_backward: {len(fns)} sublayers, "
+                         f"but {len(fn_backwards)} backwards")
     states = trace(x, fns)
+    d_states = [checked_copy("run_sublayers_backward", d_out)]
     subtract(d_out, x)                              # raises unless d_out has the stream's shape
-    d_states = [copied(d_out)]
     for x_k, fn_backward in reversed(list(zip(states[:-1], fn_backwards))):
         d_update = d_states[0]
         # forward: x[k + 1] = x[k] + f(x[k])

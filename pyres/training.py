@@ -46,7 +46,8 @@ __all__ = ["Settings", "settings", "Moments", "no_moments", "adamw", "gradient_l
            "rate_at", "batch_loss_and_gradients", "Training", "start", "step"]
 
 
-SETTINGS_FIELDS = ("n_steps", "batch", "rate", "warm_up", "beta1", "beta2", "eps", "decay", "clip", "seed")
+SETTINGS_FIELDS = ("n_steps", "batch", "rate", "warm_up", "beta1", "beta2", "eps", "decay",
+                   "clip", "seed")
 
 
 class Settings(namedtuple("Settings", SETTINGS_FIELDS)):
@@ -61,8 +62,8 @@ class Settings(namedtuple("Settings", SETTINGS_FIELDS)):
     """
 
 
-def settings(n_steps=1000, batch=16, rate=3e-3, warm_up=50, beta1=0.9, beta2=0.98, eps=1e-8, decay=0.01,
-             clip=1.0, seed=0):
+def settings(n_steps=1000, batch=16, rate=3e-3, warm_up=50, beta1=0.9, beta2=0.98, eps=1e-8,
+             decay=0.01, clip=1.0, seed=0):
     """Settings; raises ValueError for what cannot be.
 
     >>> settings(n_steps=0)
@@ -71,13 +72,15 @@ def settings(n_steps=1000, batch=16, rate=3e-3, warm_up=50, beta1=0.9, beta2=0.9
     """
     for name, value in (("n_steps", n_steps), ("batch", batch)):
         if type(value) is not int or value < 1:
-            raise ValueError(f"settings: {name} is {value!r}, expected a whole number of at least 1")
+            raise ValueError(f"settings: {name} is {value!r}, "
+                             "expected a whole number of at least 1")
     for name, value in (("rate", rate), ("warm_up", warm_up), ("eps", eps), ("decay", decay)):
         if not 0 <= value < math.inf:
             raise ValueError(f"settings: {name} is {value!r}, expected a number of at least 0")
     for name, value in (("beta1", beta1), ("beta2", beta2)):
         if not 0 <= value < 1:
-            raise ValueError(f"settings: {name} is {value!r}, expected a number from 0 up to, not including, 1")
+            raise ValueError(f"settings: {name} is {value!r}, "
+                             "expected a number from 0 up to, not including, 1")
     return Settings(n_steps, batch, rate, warm_up, beta1, beta2, eps, decay, clip, seed)
 
 
@@ -115,8 +118,9 @@ def adamw(weights, gradients, moments, rule, rate):
     ['0.890000002']
     """
     t = moments.step + 1
-    first = map_leaves(lambda m, g: by_rows(mean_row(rule.beta1), m, g), moments.first, gradients)
-    second = map_leaves(lambda v, g: by_rows(mean_square_row(rule.beta2), v, g), moments.second, gradients)
+    mean, mean_square = mean_row(rule.beta1), mean_square_row(rule.beta2)
+    first = map_leaves(lambda m, g: by_rows(mean, m, g), moments.first, gradients)
+    second = map_leaves(lambda v, g: by_rows(mean_square, v, g), moments.second, gradients)
     rest = 1 - rule.beta1 ** t, 1 - rule.beta2 ** t
 
     def moved(w, m, v):
@@ -134,7 +138,8 @@ def is_matrix(tensor):
 def by_rows(f, *tensors):
     """f of the tensors' rows, whatever their depth; a number is a row of one.
 
-    >>> by_rows(lambda v: [10 * a for a in v], [[1, 2], [3, 4]]), by_rows(lambda v: [10 * a for a in v], 5)
+    >>> tenfold = lambda v: [10 * a for a in v]
+    >>> by_rows(tenfold, [[1, 2], [3, 4]]), by_rows(tenfold, 5)
     ([[10, 20], [30, 40]], 50)
     """
     if not isinstance(tensors[0], (list, tuple)):
@@ -174,7 +179,8 @@ def gradient_length(gradients):
     >>> gradient_length([[3.0], [4.0]])
     5.0
     """
-    return sqrt(sum([dot(row, row) for _, tensor in leaves(gradients, "all") for row in rows_of(tensor)]))
+    return sqrt(sum([dot(row, row) for _, tensor in leaves(gradients, "all")
+                     for row in rows_of(tensor)]))
 
 
 def rows_of(tensor):
@@ -197,15 +203,19 @@ def clip(gradients, limit):
     """
     length = gradient_length(gradients)
     if not length < math.inf:
-        raise ValueError(f"clip: the gradients' length is {length}; a smaller learning rate may help")
+        raise ValueError(f"clip: the gradients' length is {length}; "
+                         "a smaller learning rate may help")
     if limit is None or length <= limit:
         return gradients, length
-    return map_leaves(lambda tensor: by_rows(lambda row: scale(limit / length, row), tensor), gradients), length
+
+    def shortened(tensor):
+        return by_rows(lambda row: scale(limit / length, row), tensor)
+
+    return map_leaves(shortened, gradients), length
 
 
 def rate_at(t, rule):
-    """The learning rate of step t, counted from 0: up in a straight line, then down along half a
-    cosine.
+    """The learning rate of step t, counted from 0: up in a line, then down along half a cosine.
 
     >>> rule = settings(n_steps=110, warm_up=10, rate=1.0)
     >>> [round(rate_at(t, rule), 3) for t in (0, 4, 9, 10, 60, 109)]
@@ -219,12 +229,11 @@ def rate_at(t, rule):
 
 # ---- one batch ----
 
-GROUP = 4                               # sequences a task; fixed, so that sums are formed in one order
+GROUP = 4               # sequences a task; fixed, so that sums are formed in one order
 
 
 def batch_loss_and_gradients(model, batch, executor=None):
-    """Return (loss, gradients) of a batch: the mean over all its counted targets, not a mean of
-    means.
+    """Return (loss, gradients) of a batch: a mean of all its counted targets, not of means.
 
     batch is a list of pairs (tokens, targets) of sequences, which may differ in length; a target
     of None does not count.  executor is any concurrent.futures.Executor.  The batch is cut into
@@ -236,8 +245,10 @@ def batch_loss_and_gradients(model, batch, executor=None):
     >>> from pyres.config import model_config
     >>> from pyres.model import make_model
     >>> from pyres.weights import ModelWeights
-    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None, final_norm=False)
-    >>> model = make_model(config, ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None))
+    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None,
+    ...                       final_norm=False)
+    >>> w = ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None)
+    >>> model = make_model(config, w)
     >>> loss, gradients = batch_loss_and_gradients(model, [([1, 1], [0, 1]), ([1], [0])])
     >>> from pyres.show import rounded
     >>> rounded(loss), rounded(gradients.w_embed[1])      # log 2; two of three targets were 0
@@ -245,7 +256,8 @@ def batch_loss_and_gradients(model, batch, executor=None):
     """
     n_counted = sum([target is not None for _, targets in batch for target in targets])
     if not n_counted:
-        raise ValueError(f"batch_loss_and_gradients: none of the targets of {len(batch)} sequences counts")
+        raise ValueError("batch_loss_and_gradients: "
+                         f"none of the targets of {len(batch)} sequences counts")
     bare = Model(model.name, model.config, model.weights, None)
     tasks = [(bare, batch[i:i + GROUP], n_counted) for i in range(0, len(batch), GROUP)]
     return total(list((executor.map if executor else map)(group_share, tasks)))
@@ -254,8 +266,9 @@ def batch_loss_and_gradients(model, batch, executor=None):
 def group_share(task):
     """What a group of sequences adds to the batch's loss and gradients."""
     model, sequences, n_counted = task
-    return total([sequence_share(model, tokens, targets, n_counted) for tokens, targets in sequences
-                  if any([target is not None for target in targets])] or [(0.0, None)])
+    shares = [sequence_share(model, tokens, targets, n_counted) for tokens, targets in sequences
+              if any([target is not None for target in targets])]
+    return total(shares or [(0.0, None)])
 
 
 def sequence_share(model, tokens, targets, n_counted):
@@ -310,5 +323,4 @@ def step(training, draw, executor=None):
 
 
 class Report(namedtuple("Report", ("loss", "gradient_length", "rate", "n_targets"))):
-    """What one step saw: the batch's loss in nats, the gradients' length, the rate, the targets
-    counted."""
+    """What a step saw: the loss in nats, the gradients' length, the rate, how many targets."""

@@ -5,13 +5,14 @@ learned residual multiplier) a number.  An absent weight is None, and that is th
 bias, no gate, no q/k norm, a tied unembedding are a None.  Gradients come back in the same
 records.
 
-    NormWeights, AttentionWeights, MLPWeights, BlockWeights, ModelWeights    the records
-    leaves         every tensor with its name
+    NormWeights, AttentionWeights, MLPWeights, BlockWeights, ModelWeights
+                           the records
+    leaves                 every tensor with its name
+    map_leaves             the same structure with a function of every tensor
     weights_from_leaves    the way back, to the records
-    map_leaves     the same structure with a function of every tensor
-    leaf_shapes    the shape that a config asks of every leaf
-    check_weights  refuses weights that do not fit a config, by name
-    random_weights seeded, the same bits everywhere
+    leaf_shapes            the shape that a config asks of every leaf
+    check_weights          refuses weights that do not fit a config, by name
+    random_weights         seeded, the same bits everywhere
 
 >>> w = NormWeights(gain=[1, 2], bias=None)
 >>> leaves(w)
@@ -27,7 +28,8 @@ from .rng import Generator, normal_tensor
 from .scalar import sqrt
 
 __all__ = ["NormWeights", "AttentionWeights", "MLPWeights", "BlockWeights", "ModelWeights",
-           "leaves", "map_leaves", "weights_from_leaves", "leaf_shapes", "check_weights", "random_weights"]
+           "leaves", "map_leaves", "weights_from_leaves", "leaf_shapes", "check_weights",
+           "random_weights"]
 
 
 NORM_FIELDS = ("gain", "bias")
@@ -51,8 +53,8 @@ class AttentionWeights(namedtuple("AttentionWeights", ATTENTION_FIELDS)):
 
     w_q [H*h][d_model], w_k and w_v [K*h][d_model], w_o [d_model][H*h]
     b_q [H*h], b_k and b_v [K*h], b_o [d_model]; None for none
-    q_gain, k_gain    gains of the norms on queries and keys, before rotary: [h] norms every head by itself,
-                      [H*h] and [K*h] the whole vector; None for none
+    q_gain, k_gain    gains of the norms on queries and keys, before rotary: [h] norms every head
+                      by itself, [H*h] and [K*h] the whole vector; None for none
     """
 
     FIELDS = ATTENTION_FIELDS
@@ -92,8 +94,7 @@ def is_record(w):
 
 
 def leaves(w, name=""):
-    """Every tensor of a record as pairs (name, tensor), in the order of its fields; absent ones
-    left out.
+    """The tensors that a record has, as pairs (name, tensor), in the order of its fields.
 
     >>> w = BlockWeights(NormWeights([1], None), None, None, 0.5, None, None, None, None)
     >>> leaves(w)
@@ -112,7 +113,8 @@ def leaves(w, name=""):
 def map_leaves(f, w, *others):
     """The structure of w with f(tensor, tensors of others at the same place) for every tensor.
 
-    >>> map_leaves(lambda a, b: [x + y for x, y in zip(a, b)], NormWeights([1], [2]), NormWeights([3], [4]))
+    >>> plus = lambda a, b: [x + y for x, y in zip(a, b)]
+    >>> map_leaves(plus, NormWeights([1], [2]), NormWeights([3], [4]))
     NormWeights(gain=[4], bias=[6])
     """
     if w is None:
@@ -139,15 +141,18 @@ def weights_from_leaves(config, found):
     def norm(norm_config, name):
         return None if norm_config is None else record(NormWeights, name)
 
-    blocks = [BlockWeights(
-        norm(block.attn_norm, f"blocks.{i}.attn_norm"), record(AttentionWeights, f"blocks.{i}.attn"),
-        norm(block.attn_post_norm, f"blocks.{i}.attn_post_norm"), found.get(f"blocks.{i}.attn_multiplier"),
-        norm(block.mlp_norm, f"blocks.{i}.mlp_norm"), record(MLPWeights, f"blocks.{i}.mlp"),
-        norm(block.mlp_post_norm, f"blocks.{i}.mlp_post_norm"), found.get(f"blocks.{i}.mlp_multiplier"))
-        for i, block in enumerate(config.blocks)]
-    return ModelWeights(found.get("w_embed"), found.get("w_pos"), blocks,
-                        norm(config.final_norm, "final_norm"), found.get("w_unembed"),
-                        found.get("b_unembed"))
+    def block(i, c):
+        at = f"blocks.{i}."
+        return BlockWeights(
+            norm(c.attn_norm, at + "attn_norm"), record(AttentionWeights, at + "attn"),
+            norm(c.attn_post_norm, at + "attn_post_norm"), found.get(at + "attn_multiplier"),
+            norm(c.mlp_norm, at + "mlp_norm"), record(MLPWeights, at + "mlp"),
+            norm(c.mlp_post_norm, at + "mlp_post_norm"), found.get(at + "mlp_multiplier"))
+
+    return ModelWeights(
+        found.get("w_embed"), found.get("w_pos"),
+        [block(i, c) for i, c in enumerate(config.blocks)], norm(config.final_norm, "final_norm"),
+        found.get("w_unembed"), found.get("b_unembed"))
 
 
 # ---- shapes ----
@@ -188,11 +193,12 @@ def block_shapes(d_model, block):
 
 
 def check_weights(config, weights):
-    """Raise unless the weights fit the config:  ValueError for a missing tensor, one that does not
+    """Raise unless the weights fit the config: ValueError for a missing tensor, one that does not
     belong, or a wrong shape, by name; TypeError for a bool or a string among the numbers.
 
     >>> from pyres.config import model_config
-    >>> config = model_config(d_model=2, d_vocab=3, n_ctx=8, n_layers=0, block=None, final_norm=False)
+    >>> config = model_config(d_model=2, d_vocab=3, n_ctx=8, n_layers=0, block=None,
+    ...                       final_norm=False)
     >>> check_weights(config, ModelWeights([[1, 2], [3, 4]], None, [], None, None, None))
     Traceback (most recent call last):
     ValueError: check_weights: w_embed has shape (2, 2), the config asks for (3, 2)
@@ -213,8 +219,7 @@ def check_weights(config, weights):
 
 
 def check_block(name, block, w):
-    """Raise ValueError where a block lacks a matrix it needs, or disagrees with its config on a
-    norm."""
+    """Raise ValueError where a block lacks a matrix, or disagrees with its config on a norm."""
     for branch, required in (("attn", ("w_q", "w_k", "w_v", "w_o")), ("mlp", ("w_up", "w_down"))):
         for field in required:
             if getattr(w, branch) is None or getattr(getattr(w, branch), field) is None:
@@ -224,8 +229,7 @@ def check_block(name, block, w):
 
 
 def check_norm(name, config, w):
-    """Raise ValueError unless config and weights agree on whether there is a norm, and of which
-    kind."""
+    """Raise ValueError unless config and weights agree on a norm's presence and kind."""
     if (config is None) != (w is None):
         there, absent = ("weights", "config") if config is None else ("config", "weights")
         raise ValueError(f"check_weights: {name} is in the {there} and not in the {absent}")
@@ -249,10 +253,10 @@ def check_leaf(name, tensor, fits):
 def random_weights(config, seed=0, std=0.02, biases=True, gated=False, tied=True, positions=True):
     """Weights to begin training from: matrices of normal draws times std, gains 1, biases 0.
 
-    The two matrices that write to the stream (w_o, w_down) are drawn smaller by sqrt(2 *
-    n_layers), so that the stream's length at the end does not grow with depth (Radford et al.,
-    "Language models are unsupervised multitask learners", 2019).  The bits are the same on every
-    Python.
+    The two matrices that write to the stream (w_o, w_down) are drawn smaller by
+    sqrt(2 * n_layers), so that the stream's length at the end does not grow with depth (Radford
+    et al., "Language models are unsupervised multitask learners", 2019).  The bits are the same
+    on every Python.
 
     >>> from pyres.config import attention_config, block_config, model_config
     >>> config = model_config(4, 5, 8, 1, block_config(8, attention_config(n_heads=2, d_head=2)))
@@ -273,8 +277,8 @@ def random_weights(config, seed=0, std=0.02, biases=True, gated=False, tied=True
     def norm(norm_config):
         if norm_config is None:
             return None
-        return NormWeights([1.0] * config.d_model,
-                           [0.0] * config.d_model if biases and norm_config.kind == "layer" else None)
+        has_bias = biases and norm_config.kind == "layer"
+        return NormWeights([1.0] * config.d_model, [0.0] * config.d_model if has_bias else None)
 
     def block(i, c):
         at = f"blocks.{i}."

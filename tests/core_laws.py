@@ -35,7 +35,8 @@ def tensor(seed, *shape):
 PLACEMENTS = ("pre_norm", "parallel", "sandwich", "output_norm", "post_norm")
 
 
-def small_model(placement="pre_norm", norm="layer", n_layers=2, rotary=False, gated=False, tied=True):
+def small_model(placement="pre_norm", norm="layer", n_layers=2, rotary=False, gated=False,
+                tied=True):
     turns = RotaryConfig("half", frequencies(2)) if rotary else None
     attention = attention_config(n_heads=2, d_head=2, n_kv_heads=1, rotary=turns)
     block = block_config(6, attention, placement=placement, norm=norm_config(norm))
@@ -78,7 +79,8 @@ class StreamLaws(unittest.TestCase):
 
     def test_gradient_passes_whole(self):
         half = [lambda x: [a * 0.5 for a in x]] * 3
-        d_states = pyres.run_sublayers_backward([1.0], [5.0], half, [lambda d, x: [a * 0.5 for a in d]] * 3)
+        half_backward = [lambda d, x: [a * 0.5 for a in d]] * 3
+        d_states = pyres.run_sublayers_backward([1.0], [5.0], half, half_backward)
         self.assertEqual(d_states, [[3.375], [2.25], [1.5], [1.0]])
 
     def test_five_thousand_sublayers(self):
@@ -100,11 +102,12 @@ class NumberLaws(unittest.TestCase):
     def test_complex_numbers_pass(self):
         w = tensor(1, 3)
         step = 1e-30
-        for forward, backward in ((pyres.softmax, pyres.softmax_backward),
-                                  (pyres.silu, pyres.silu_backward),
-                                  (pyres.gelu_tanh, pyres.gelu_tanh_backward),
-                                  (pyres.layer_norm, lambda d, x: pyres.layer_norm_backward(d, x)[0]),
-                                  (pyres.rms_norm, lambda d, x: pyres.rms_norm_backward(d, x)[0])):
+        for forward, backward in (
+                (pyres.softmax, pyres.softmax_backward),
+                (pyres.silu, pyres.silu_backward),
+                (pyres.gelu_tanh, pyres.gelu_tanh_backward),
+                (pyres.layer_norm, lambda d, x: pyres.layer_norm_backward(d, x)[0]),
+                (pyres.rms_norm, lambda d, x: pyres.rms_norm_backward(d, x)[0])):
             x, direction = tensor(2, 3), tensor(3, 3)
             moved = forward([a + d * step * 1j for a, d in zip(x, direction)])
             by_step = sum([m.imag * a for m, a in zip(moved, w)]) / step
@@ -132,8 +135,10 @@ class ModelLaws(unittest.TestCase):
         whole = map_leaves(lambda t: integers(t), model.weights)
         config = model.config
         block = config.blocks[0]
-        block = type(block)(block.placement, None, block.attention, None, None, block.d_mlp, "relu", None, None)
-        config = type(config)(config.d_model, config.d_vocab, config.n_ctx, [block] * 2, None, None, None, None)
+        block = type(block)(block.placement, None, block.attention, None,
+                            None, block.d_mlp, "relu", None, None)
+        config = type(config)(config.d_model, config.d_vocab, config.n_ctx, [block] * 2,
+                              None, None, None, None)
         blocks = [type(b)(None, b.attn, None, None, None, b.mlp, None, None) for b in whole.blocks]
         weights = type(whole)(whole.w_embed, whole.w_pos, blocks, None, None, None)
         pattern = [[1, 0], [2, -1]]
@@ -150,12 +155,15 @@ class ModelLaws(unittest.TestCase):
             for step in (1e-5, -1e-5):
                 weights = map_leaves(lambda t, d: moved(t, d, step), model.weights, direction)
                 ends.append(loss_and_gradients(make_model(model.config, weights), self.TOKENS)[0])
-            along = sum([inner(g, d) for (_, g), (_, d) in zip(leaves(gradients), leaves(direction))])
-            self.assertAlmostEqual((ends[0] - ends[1]) / 2e-5, along, delta=1e-6 * max(1, abs(along)))
+            slope = (ends[0] - ends[1]) / 2e-5
+            along = sum([inner(g, d) for (_, g), (_, d)
+                         in zip(leaves(gradients), leaves(direction))])
+            self.assertAlmostEqual(slope, along, delta=1e-6 * max(1, abs(along)))
 
     def test_identity_and_branch_meet(self):
         _, _, stream = loss_and_gradients(small_model(), self.TOKENS)
-        self.assertEqual([name for name, _ in stream], ["embed", "L0.attn", "L0.mlp", "L1.attn", "L1.mlp"])
+        names = [name for name, _ in stream]
+        self.assertEqual(names, ["embed", "L0.attn", "L0.mlp", "L1.attn", "L1.mlp"])
         for _, gradient in stream[:-1]:
             self.assertEqual(pyres.linalg.add(gradient.identity, gradient.branch), gradient.total)
 
@@ -169,7 +177,8 @@ class ModelLaws(unittest.TestCase):
         off = run(model, self.TOKENS, [scale("L0.attn", 0)])
         self.assertTrue(all([a == 0 for a in flat(dict(off.writers)["L0.attn"])]))
         self.assertEqual(dict(off.states)["L0.attn"], dict(off.states)["embed"])
-        self.assertEqual(run(model, self.TOKENS).logits, run(model, self.TOKENS, [scale("L1.mlp", 1)]).logits)
+        left = run(model, self.TOKENS, [scale("L1.mlp", 1)])
+        self.assertEqual(left.logits, run(model, self.TOKENS).logits)
 
     def test_setting_a_state_is_another_thing(self):
         model = small_model()
@@ -218,7 +227,9 @@ def integers(x):
 
 
 def direction_like(x, generator):
-    return [direction_like(part, generator) for part in x] if isinstance(x, list) else generator.normal()
+    if isinstance(x, list):
+        return [direction_like(part, generator) for part in x]
+    return generator.normal()
 
 
 def moved(x, direction, step):

@@ -1,25 +1,25 @@
-"""What the tests of laws share: seeded draws, walking over nested lists and records, comparing numbers.
+"""What the tests of laws share: seeded draws, walking over records, comparing numbers.
 
-    Draw                                   seeded tensors of floats, Fractions, complex numbers, ints, Decimals
-    walk, flat, copied, zeros, lists_in    any structure of lists, tuples, records, numbers and None
-    tensors, tensor, replaced, form        a structure's tensors by name; another in place of one; its shape
-    inner, difference, assert_close        comparing, with a message that prints what is needed to look again
-    Dual                                   a number and its slope: derivatives by the sum and product rules
-    slope_along                            J v, by complex step or by dual numbers
-    attention_weights, mlp_weights, ...    random records of weights, every leaf different from 0 and 1
+    Draw                               seeded tensors of floats, Fractions, complex, ints, Decimals
+    walk, flat, copied, zeros, form    any structure of lists, tuples, records, numbers and None
+    lists_in                           which lists a structure is made of
+    tensors, tensor, replaced          its tensors by name, and another one in a name's place
+    inner, difference, assert_close    comparing; a failure prints seed, both numbers, tolerance
+    Dual                               a number and its slope, by the rules of sum and product
+    slope_along                        J v, by a complex step or by dual numbers
+    attention_weights, ...             random records of weights
+    causal_pattern                     a random attention pattern
 
 Nothing here uses a backward of the package: what it says about derivatives is a second opinion.
 """
 import math
-from decimal import Decimal
-from fractions import Fraction
 
 from pyres import scalar
 from pyres.rng import Generator
 from pyres.weights import AttentionWeights, BlockWeights, MLPWeights, ModelWeights, NormWeights
 
-# A float of size 1 is known to 2**-52.  Sums of some hundred such terms, through a few layers, lose two or
-# three digits of the sixteen; a wrong formula is off in the second or third.
+# A float of size 1 is known to 2**-52.  Sums of some hundred such terms, through a few layers,
+# lose two or three digits of the sixteen; a wrong formula is off in the second or third.
 TIGHT = 1e-12
 
 
@@ -41,7 +41,8 @@ class Draw:
             return complex(self.generator.normal(), self.generator.normal()) * self.size
         if self.kind is int:
             return self.generator.below(199) - 99 or 7
-        # odd, so that sums seldom cancel to 0, where relu has a kink; eighths, so that sums stay short
+        # odd, so that sums seldom cancel to 0, where relu has a kink; eighths, so that sums stay
+        # short
         return self.kind(2 * self.generator.below(32) - 31) / 8 * self.size
 
     def tensor(self, *sizes):
@@ -105,7 +106,7 @@ def lists_in(x):
 
 
 def form(x):
-    """The shape of a structure: records by name, lists by length, None as None, a number as a point."""
+    """The shape of a structure: records by name, lists, None as None, a number as a point."""
     if x is None:
         return None
     if is_record(x):
@@ -116,7 +117,7 @@ def form(x):
 
 
 def is_tensor(x):
-    """Whether x is a number, or nested lists of numbers; a tuple and a list of records are none."""
+    """Whether x is a number, or nested lists of numbers; tuples and lists of records are not."""
     while isinstance(x, list) and x:
         x = x[0]
     return x is not None and not isinstance(x, (list, tuple))
@@ -131,7 +132,8 @@ def tensors(x, name=""):
     """The tensors of a structure as pairs (name, tensor)."""
     if is_tensor(x):
         return [(name, x)]
-    return [pair for part_name, part in parts_of(x or ()) for pair in tensors(part, f"{name}.{part_name}")]
+    return [pair for part_name, part in parts_of(x or ())
+            for pair in tensors(part, f"{name}.{part_name}")]
 
 
 def tensor(x, name):
@@ -142,7 +144,7 @@ def tensor(x, name):
 
 
 def replaced(x, name, tensor):
-    """The structure with another tensor in place of the one called `name`; all else is the same lists."""
+    """The structure with another tensor in place of the one called `name`, else the same lists."""
     if name == "":
         return tensor
     first, dot, rest = name[1:].partition(".")
@@ -163,7 +165,7 @@ def inner(x, y):
 
 
 def difference(got, want):
-    """The largest |got - want| over the largest size on either side, so it is symmetric; 0 where all is 0.
+    """The largest |got - want| over the largest size on either side; 0 where all is 0.
 
     NaN anywhere gives infinity.
     """
@@ -180,7 +182,7 @@ def difference(got, want):
 
 
 def assert_close(test, got, want, seed, what, tolerance=TIGHT):
-    """Fail unless difference(got, want) <= tolerance; the message has seed, numbers and tolerance."""
+    """Fail unless difference(got, want) <= tolerance, with seed, numbers and tolerance."""
     gap = difference(got, want)
     if not gap <= tolerance:
         pairs = [(a, b) for a, b in zip(flat(got), flat(want)) if a != b]
@@ -274,7 +276,8 @@ class Dual:
         return self.chain(math.tanh(self.value), 1 / math.cosh(self.value) ** 2)
 
     def erf(self):
-        return self.chain(math.erf(self.value), 2 / math.sqrt(math.pi) * math.exp(-self.value ** 2))
+        return self.chain(math.erf(self.value),
+                          2 / math.sqrt(math.pi) * math.exp(-self.value ** 2))
 
 
 def dual(x):
@@ -283,14 +286,14 @@ def dual(x):
 
 # ---- derivatives along a direction ----
 
-TINY = 1e-30        # its square is below every rounding, so a complex step subtracts nothing and loses nothing
+TINY = 1e-30        # its square is below every rounding, and a complex step subtracts nothing
 
 
 def slope_along(forward, point, direction, step, name=None):
     """J v: how fast forward(*point) changes when the point moves along the direction.
 
-    step    "complex" takes the imaginary part of forward(point + i TINY direction) / TINY; "dual" runs
-            forward on dual numbers
+    step    "complex" takes the imaginary part of forward(point + i TINY direction) / TINY;
+            "dual" runs forward on dual numbers
     name    the one tensor that moves, see tensors; None for all
     """
     move = (lambda a, v: complex(a, v * TINY)) if step == "complex" else Dual
@@ -308,7 +311,8 @@ def norm_weights(draw, d_model, config):
     """Gain and bias for a NormConfig, or None for None."""
     if config is None:
         return None
-    return NormWeights(draw.tensor(d_model), draw.tensor(d_model) if config.kind == "layer" else None)
+    return NormWeights(draw.tensor(d_model),
+                       draw.tensor(d_model) if config.kind == "layer" else None)
 
 
 def attention_weights(draw, d_model, config, biases=True, gains=None):
@@ -316,7 +320,8 @@ def attention_weights(draw, d_model, config, biases=True, gains=None):
     q, k = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
     gain = {None: (0, 0), "head": (config.d_head, config.d_head), "whole": (q, k)}[gains]
     return AttentionWeights(
-        draw.tensor(q, d_model), draw.tensor(k, d_model), draw.tensor(k, d_model), draw.tensor(d_model, q),
+        draw.tensor(q, d_model), draw.tensor(k, d_model), draw.tensor(k, d_model),
+        draw.tensor(d_model, q),
         *[draw.tensor(n) if biases else None for n in (q, k, k, d_model)],
         *[draw.tensor(n) if n else None for n in gain])
 
@@ -337,7 +342,8 @@ def block_weights(draw, d_model, config, biases=True, gated=False, gains=None, m
         norm_weights(draw, d_model, config.attn_post_norm), draw.tensor() if multipliers else None,
         norm_weights(draw, d_model, config.mlp_norm),
         mlp_weights(draw, d_model, config.d_mlp, biases, gated),
-        norm_weights(draw, d_model, config.mlp_post_norm), draw.tensor(d_model) if multipliers else None)
+        norm_weights(draw, d_model, config.mlp_post_norm),
+        draw.tensor(d_model) if multipliers else None)
 
 
 def model_weights(draw, config, tied=False, positions=True, unembed_bias=True, **options):
@@ -353,8 +359,8 @@ def model_weights(draw, config, tied=False, positions=True, unembed_bias=True, *
 # ---- attention patterns ----
 
 def causal_pattern(draw, n_tokens):
-    """A random pattern [n_tokens][n_tokens] whose rows sum to 1 over what a token sees; of whole numbers,
-    whose rows then have other sums, where the draw is of ints."""
+    """A random pattern [n_tokens][n_tokens] whose rows sum to 1 over what a token sees; of whole
+    numbers, whose rows then have other sums, where the draw is of ints."""
     rows = []
     for t in range(n_tokens):
         parts = [1 + draw.generator.below(9) for _ in range(t)]

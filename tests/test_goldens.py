@@ -14,7 +14,8 @@ from pyres.weights import MLPWeights
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 MODELS = ("gpt2", "llama", "llama_tied")
-ACTIVATIONS = {"gelu": (pyres.gelu, pyres.gelu_backward), "silu": (pyres.silu, pyres.silu_backward),
+ACTIVATIONS = {"gelu": (pyres.gelu, pyres.gelu_backward),
+               "silu": (pyres.silu, pyres.silu_backward),
                "gelu_tanh": (pyres.gelu_tanh, pyres.gelu_tanh_backward),
                "relu": (pyres.relu, pyres.relu_backward),
                "softmax": (pyres.softmax, pyres.softmax_backward)}
@@ -78,9 +79,9 @@ def linear(inputs, attrs, d_y, turn=lambda w: w):
 
 def attention(inputs, attrs, d_y):
     q, k, v = inputs["q"], inputs["k"], inputs["v"]
-    steps = pyres.attend_steps(q, k, v, attrs["scale"], attrs["causal"], attrs["window"], attrs["softcap"])
-    gradients = pyres.attend_backward(d_y, steps, attrs["scale"], attrs["causal"], attrs["window"],
-                                      attrs["softcap"])
+    options = [attrs[key] for key in ("scale", "causal", "window", "softcap")]
+    steps = pyres.attend_steps(q, k, v, *options)
+    gradients = pyres.attend_backward(d_y, steps, *options)
     return ({"y": steps.mixed, "scores": steps.scores, "pattern": steps.pattern},
             dict(zip("qkv", gradients)))
 
@@ -135,7 +136,8 @@ class OperationTest(Comparison):
         self.assertEqual(set(outputs), set(case["outputs"]))
         missed = case["float64_abs_err"]
         for name, want in case["outputs"].items():
-            self.assert_close(name, outputs[name], want, 1e-12, 100 * missed.get(name, missed.get("y", 0)))
+            self.assert_close(name, outputs[name], want, 1e-12,
+                              100 * missed.get(name, missed.get("y", 0)))
         for name, want in case["grads"].items():
             self.assert_close("grad " + name, gradients[name], want, 1e-12,
                               100 * missed.get("grad_" + name, 0))
@@ -163,8 +165,10 @@ class ModelTest(Comparison):
         self.assert_close("embed", updates["embed"], golden["embed"], 1e-11)
         before = "embed"
         for i, block in enumerate(golden["blocks"]):
-            for name, got in (("resid_pre", states[before]), ("attn_added", updates[f"L{i}.attn"]),
-                              ("resid_mid", states[f"L{i}.attn"]), ("mlp_added", updates[f"L{i}.mlp"]),
+            for name, got in (("resid_pre", states[before]),
+                              ("attn_added", updates[f"L{i}.attn"]),
+                              ("resid_mid", states[f"L{i}.attn"]),
+                              ("mlp_added", updates[f"L{i}.mlp"]),
                               ("resid_post", states[f"L{i}.mlp"])):
                 self.assert_close(f"block {i} {name}", got, block[name], 1e-11)
             before = f"L{i}.mlp"
@@ -197,8 +201,8 @@ class ModelTest(Comparison):
             self.assertEqual(pyres.load(copy).config, pyres.load(folder).config)
 
 
-@unittest.skipUnless(os.environ.get("PYRES_GOLDENS"), "PYRES_GOLDENS is not set: the whole set of PyTorch "
-                     "numbers is not here")
+@unittest.skipUnless(os.environ.get("PYRES_GOLDENS"),
+                     "PYRES_GOLDENS is not set: the whole set of PyTorch numbers is not here")
 class CheckpointTest(Comparison):
     """The other layouts and float widths of the same models."""
 

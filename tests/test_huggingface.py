@@ -1,4 +1,4 @@
-"""Hugging Face folders: what is read, and what is refused by name rather than filled in or ignored.
+"""Hugging Face folders: what is read, and what is refused by name, not filled in or ignored.
 
 Each test takes a folder that is right, from tests/data, and changes one thing.
 """
@@ -25,7 +25,8 @@ def changed(name, config=(), tensors=(), dtypes=(), without=(), rename=lambda na
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
             json.dump({key: value for key, value in values.items() if key not in without}, file)
-        safetensors.write(os.path.join(folder, "model.safetensors"), kept, dtype=dict(dtypes) or "F32")
+        path = os.path.join(folder, "model.safetensors")
+        safetensors.write(path, kept, dtype=dict(dtypes) or "F32")
         yield folder
 
 
@@ -77,7 +78,8 @@ class Reading(unittest.TestCase):
             self.assertEqual(logits(folder), logits(os.path.join(MODELS, "llama")))
         heads = {"num_key_value_heads": None}
         with changed("llama", config=heads) as folder:
-            with self.assertRaisesRegex(ValueError, r"k_proj.weight has shape \(8, 16\), .* \(16, 16\)"):
+            both_shapes = r"k_proj.weight has shape \(8, 16\), .* \(16, 16\)"
+            with self.assertRaisesRegex(ValueError, both_shapes):
                 pyres.load(folder)
 
     def test_unknown_options_are_listed(self):
@@ -149,8 +151,9 @@ class Refusals(unittest.TestCase):
             self.refused(list(change)[0], name="gpt2", config=change)
 
     def test_config_values_of_the_wrong_kind(self):
-        for change in ({"hidden_size": "16"}, {"num_hidden_layers": True}, {"num_hidden_layers": 10 ** 9},
-                       {"hidden_size": 2 ** 40}, {"num_attention_heads": 0}, {"rms_norm_eps": -1.0},
+        for change in ({"hidden_size": "16"}, {"num_hidden_layers": True},
+                       {"num_hidden_layers": 10 ** 9}, {"hidden_size": 2 ** 40},
+                       {"num_attention_heads": 0}, {"rms_norm_eps": -1.0},
                        {"rms_norm_eps": "1e-6"}, {"attention_bias": 1}, {"rope_theta": 0}):
             self.refused(list(change)[0], config=change)
         self.refused("hidden_size is missing", without=("hidden_size",))
@@ -162,7 +165,7 @@ class Refusals(unittest.TestCase):
             pyres.load("no/such/folder")
         with self.assertRaisesRegex(FileNotFoundError, "name a Hugging Face folder"):
             pyres.load()
-        with self.assertRaisesRegex(ValueError, "is a file"):
+        with self.assertRaisesRegex(ValueError, "another kind of file"):
             pyres.load(os.path.join(MODELS, "gpt2", "config.json"))
 
     def test_weights_in_several_files(self):

@@ -17,8 +17,7 @@ def levels():
 
 
 def python_files():
-    """Every module's path in parts below the package, ("files", "hub.py"), but the package's own
-    __init__."""
+    """Every module's path in parts, ("files", "hub.py"), but the package's own __init__."""
     for folder, _, names in os.walk(PACKAGE):
         for name in names:
             path = os.path.relpath(os.path.join(folder, name), PACKAGE)
@@ -32,7 +31,10 @@ def imported(parts):
         tree = ast.parse(file.read())
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == len(parts):
-            yield from [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
+            if node.module:
+                yield node.module.split(".")[0]
+            else:
+                yield from [alias.name for alias in node.names]
 
 
 def unit(parts):

@@ -12,24 +12,24 @@ import pkgutil
 from . import characters, families, huggingface, native, safetensors, strict_json
 from .native import save
 
-__all__ = ["load", "save", "safetensors", "native", "characters", "huggingface", "families", "strict_json"]
+__all__ = ["load", "save", "safetensors", "native", "characters", "huggingface", "families",
+           "strict_json"]
 
 EMBEDDED = ("echo",)
-HOW_TO_NAME_ONE = ("name a Hugging Face folder that holds config.json and model.safetensors, or a model file of "
-                   "pyres")
+HOW_TO_NAME_ONE = ("name a Hugging Face folder that holds config.json and model.safetensors, "
+                   "or a model file of pyres")
 
 
 def load(source="echo"):
-    """A Model from `source`: the name of an embedded model, a Hugging Face folder, or a file that
-    save wrote.
+    """A Model from `source`: an embedded model's name, a Hugging Face folder, or what save wrote.
 
     Raises FileNotFoundError where there is nothing of that name, and ValueError where the files
     are not understood, with the file and the rule.
 
     >>> load("no/such/model")
     Traceback (most recent call last):
-    FileNotFoundError: load: there is no folder or file 'no/such/model'; name a Hugging Face folder that holds \
-config.json and model.safetensors, or a model file of pyres
+    FileNotFoundError: load: there is no folder or file 'no/such/model'; name a Hugging Face \
+folder that holds config.json and model.safetensors, or a model file of pyres
     """
     if os.path.isdir(source):
         return huggingface.load(source)
@@ -41,11 +41,11 @@ config.json and model.safetensors, or a model file of pyres
 
 
 def _embedded(name):
-    """A model that ships with the package, read through the loader, so that it works from a
-    zip."""
+    """A model that ships with the package, read by its loader, so that it works from a zip."""
     package = __package__.rpartition(".")[0]
     try:
         data = pkgutil.get_data(package, f"models/{name}.safetensors")
     except OSError:
-        raise FileNotFoundError(f"load: no model {name!r} is embedded in this version; {HOW_TO_NAME_ONE}") from None
+        raise FileNotFoundError(f"load: no model {name!r} is embedded in this version; "
+                                f"{HOW_TO_NAME_ONE}") from None
     return native.load_bytes(data, f"{name}.safetensors")

@@ -19,20 +19,23 @@ __all__ = ["Characters", "vocabulary_of"]
 
 
 class Characters:
-    """tokens, a list of texts by id; bos, the id of the mark that stands before a text, or
-    None."""
+    """tokens, the texts by id; bos, the id of the mark that stands before a text, or None."""
 
     def __init__(self, tokens, bos=None):
-        if len(set(tokens)) < len(tokens) or not all([type(text) is str and text for text in tokens]):
+        if (len(set(tokens)) < len(tokens)
+                or not all([type(text) is str and text for text in tokens])):
             raise ValueError("Characters: tokens are texts, none empty and no two alike")
         if bos is not None and not (type(bos) is int and 0 <= bos < len(tokens)):
-            raise ValueError(f"Characters: bos is {bos!r}, expected one of the {len(tokens)} ids or None")
+            raise ValueError(f"Characters: bos is {bos!r}, "
+                             f"expected one of the {len(tokens)} ids or None")
         self.tokens, self.bos = list(tokens), bos
         self._ids = {text: token for token, text in enumerate(tokens) if token != bos}
 
     def encode(self, text, special=True, parse_special=False):
-        """The ids of a text.  special puts the mark before it; parse_special lets the mark's own text in the text
-        be the mark.  Raises ValueError for a character that is not in the vocabulary.
+        """The ids of a text.
+
+        special puts the mark before it; parse_special lets the mark's own text in the text be the
+        mark.  Raises ValueError for a character that is not in the vocabulary.
         """
         ids = [self.bos] if special and self.bos is not None else []
         mark = self.tokens[self.bos] if parse_special and self.bos is not None else None
@@ -46,8 +49,9 @@ class Characters:
                 at += 1
             else:
                 known = ", ".join([repr(text) for text in list(self._ids)[:30]])
-                raise ValueError(f"encode: the character {text[at]!r} at {at} is not in the vocabulary, which "
-                                 f"has {known}" + (", ..." if len(self._ids) > 30 else ""))
+                more = ", ..." if len(self._ids) > 30 else ""
+                raise ValueError(f"encode: the character {text[at]!r} at {at} is not in the "
+                                 f"vocabulary, which has {known}{more}")
         return ids
 
     def decode(self, ids):

@@ -38,8 +38,8 @@ def gpt2_config(fields):
     fields.must_be("add_cross_attention", False)
     norm = norm_config("layer", fields.number("layer_norm_epsilon", 1e-5))
     block = block_config(
-        fields.size("n_inner", 4 * d_model), attention_config(n_heads, d_model // n_heads), norm=norm,
-        activation=fields.one_of("activation_function", ACTIVATION_NAMES, "gelu_new"))
+        fields.size("n_inner", 4 * d_model), attention_config(n_heads, d_model // n_heads),
+        norm=norm, activation=fields.one_of("activation_function", ACTIVATION_NAMES, "gelu_new"))
     return model_config(d_model, fields.size("vocab_size"), fields.size("n_positions"),
                         fields.size("n_layer"), block, final_norm=norm)
 
@@ -50,8 +50,10 @@ def gpt2_tensors(fields, config):
     for i in range(len(config.blocks)):
         h, b = f"h.{i}.", f"blocks.{i}."
         rows += norm_rows(h + "ln_1", b + "attn_norm")
-        rows += [Row(h + "attn.c_attn.weight", "columns", [b + "attn.w_q", b + "attn.w_k", b + "attn.w_v"]),
-                 Row(h + "attn.c_attn.bias", "rows", [b + "attn.b_q", b + "attn.b_k", b + "attn.b_v"]),
+        rows += [Row(h + "attn.c_attn.weight", "columns",
+                     [b + "attn.w_q", b + "attn.w_k", b + "attn.w_v"]),
+                 Row(h + "attn.c_attn.bias", "rows",
+                     [b + "attn.b_q", b + "attn.b_k", b + "attn.b_v"]),
                  Row(h + "attn.c_proj.weight", "columns", [b + "attn.w_o"]),
                  Row(h + "attn.c_proj.bias", "rows", [b + "attn.b_o"])]
         rows += norm_rows(h + "ln_2", b + "mlp_norm")
@@ -64,19 +66,21 @@ def gpt2_tensors(fields, config):
 
 def norm_rows(tensor, leaf):
     """A LayerNorm's gain and bias, which files call weight and bias."""
-    return [Row(tensor + ".weight", "rows", [leaf + ".gain"]), Row(tensor + ".bias", "rows", [leaf + ".bias"])]
+    return [Row(tensor + ".weight", "rows", [leaf + ".gain"]),
+            Row(tensor + ".bias", "rows", [leaf + ".bias"])]
 
 
 def head_rows(fields, tied):
     """The unembedding, where it is not the embedding again; `tied` is what an absent key means."""
-    return [] if fields.flag("tie_word_embeddings", tied) else [Row("lm_head.weight", "rows", ["w_unembed"])]
+    if fields.flag("tie_word_embeddings", tied):
+        return []
+    return [Row("lm_head.weight", "rows", ["w_unembed"])]
 
 
 # ---- llama ----
 
 def llama_config(fields):
-    """RMSNorm before each sublayer, rotary positions on half-split pairs, gated MLP, grouped
-    heads."""
+    """RMSNorm before each sublayer, rotary positions by halves, gated MLP, grouped heads."""
     d_model, n_heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     n_kv_heads = fields.size("num_key_value_heads", n_heads)
     d_head = fields.size("head_dim", None)
@@ -84,8 +88,8 @@ def llama_config(fields):
         fields.divides("num_attention_heads", n_heads, "hidden_size", d_model)
         d_head = d_model // n_heads
     norm = norm_config("rms", fields.number("rms_norm_eps", 1e-6))
-    attention = attention_config(n_heads, d_head, n_kv_heads,
-                                 rotary=RotaryConfig("half", frequencies(d_head, rope_theta(fields))))
+    rotary = RotaryConfig("half", frequencies(d_head, rope_theta(fields)))
+    attention = attention_config(n_heads, d_head, n_kv_heads, rotary=rotary)
     block = block_config(fields.size("intermediate_size"), attention, norm=norm,
                          activation=fields.one_of("hidden_act", ACTIVATION_NAMES, "silu"))
     return model_config(d_model, fields.size("vocab_size"),
@@ -94,8 +98,7 @@ def llama_config(fields):
 
 
 def rope_theta(fields):
-    """The base of the rotary frequencies, in either spelling; a rescaling that is not known is
-    refused."""
+    """The base of the rotary frequencies, in either spelling; an unknown rescaling is refused."""
     theta = fields.number("rope_theta", 10000.0, positive=True)
     for key in ("rope_parameters", "rope_scaling"):
         rope = fields.group(key)
@@ -115,7 +118,8 @@ def llama_tensors(fields, config):
         layer, b = f"layers.{i}.", f"blocks.{i}."
         rows.append(Row(layer + "input_layernorm.weight", "rows", [b + "attn_norm.gain"]))
         for letter in "qkvo":
-            rows += linear_rows(layer + f"self_attn.{letter}_proj", b + "attn", letter, attention_bias)
+            tensor = layer + f"self_attn.{letter}_proj"
+            rows += linear_rows(tensor, b + "attn", letter, attention_bias)
         rows.append(Row(layer + "post_attention_layernorm.weight", "rows", [b + "mlp_norm.gain"]))
         for part in ("gate", "up", "down"):
             rows += linear_rows(layer + f"mlp.{part}_proj", b + "mlp", part, mlp_bias)

@@ -4,12 +4,12 @@ Nothing is filled in and nothing is ignored that could change a number:
 
     a weight that is missing, or of another shape          refused by name
     a tensor that is no known weight                       refused by name, unless it is a buffer
-    a config value that is not understood                  refused by name, where it would change numbers
+    a config value that is not understood                  refused, where it would change numbers
     a buffer: integers, BOOL, rotary frequencies, masks    skipped, and listed by inspect
 
-    Fields     a config's values, each checked as it is read
-    inspect    what a folder holds -> FolderInfo
-    load       a folder -> Model
+    Fields          a config's values, each checked as it is read
+    inspect         what a folder holds -> FolderInfo
+    load            a folder -> Model
     file_tensors    weights or gradients back under the names and in the layouts of the files
 """
 import os
@@ -37,11 +37,13 @@ NEUTRAL = {
     "rope_scaling": (None,), "rope_theta": (None, 10000, 10000.0), "rope_parameters": (None,),
     "partial_rotary_factor": (None, 1, 1.0), "rotary_pct": (None, 1, 1.0), "rotary_dim": (None,),
     "alibi": (None, False), "position_embedding_type": (None, "absolute", "rope", "rotary"),
-    "sliding_window": (None,), "use_sliding_window": (None, False), "attention_chunk_size": (None,),
+    "sliding_window": (None,), "use_sliding_window": (None, False),
+    "attention_chunk_size": (None,),
     "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,),
     "query_pre_attn_scalar": (None,), "attention_multiplier": (None,),
     "embedding_multiplier": (None, 1, 1.0), "residual_multiplier": (None, 1, 1.0),
-    "logits_scaling": (None, 1, 1.0), "logit_scale": (None, 1, 1.0), "scale_embedding": (None, False),
+    "logits_scaling": (None, 1, 1.0), "logit_scale": (None, 1, 1.0),
+    "scale_embedding": (None, False),
     "scale_attn_by_inverse_layer_idx": (None, False), "scale_attn_weights": (None, True),
     "add_cross_attention": (None, False), "is_encoder_decoder": (None, False),
     "use_qk_norm": (None, False), "qk_layernorm": (None, False), "clip_qkv": (None,),
@@ -85,14 +87,15 @@ class Fields:
         if type(value) is not int or value < 1:
             self.refuse(key, value, "a whole number of at least 1")
         if bounded and self.largest is not None and value > self.largest:
-            raise ValueError(f"{self.what}: {key} is {value}, but no tensor in the files is larger than "
-                             f"{self.largest}, nor are there more tensors")
+            raise ValueError(f"{self.what}: {key} is {value}, but no tensor in the files is "
+                             f"larger than {self.largest}, nor are there more tensors")
         return value
 
     def number(self, key, default, positive=False):
         """A finite number that is not negative."""
         value = self.get(key, default)
-        if type(value) not in (int, float) or not 0 <= value < float("inf") or positive and value == 0:
+        in_range = type(value) in (int, float) and 0 <= value < float("inf")
+        if not in_range or positive and value == 0:
             self.refuse(key, value, "a number above 0" if positive else "a number of at least 0")
         return float(value)
 
@@ -123,7 +126,8 @@ class Fields:
 
     def divides(self, key, part, whole_key, whole):
         if whole % part:
-            raise ValueError(f"{self.what}: {key} is {part}, which does not divide {whole_key} {whole}")
+            raise ValueError(f"{self.what}: {key} is {part}, "
+                             f"which does not divide {whole_key} {whole}")
 
     def group(self, key):
         """The Fields of a value that is an object; absent or null is an empty one."""
@@ -148,25 +152,31 @@ class Fields:
 
 # ---- the folder ----
 
-class FolderInfo(namedtuple("FolderInfo", ("family", "config", "rows", "buffers", "keys_not_read", "files",
-                                           "tensors", "prefix"))):
-    """What a folder holds: the Family, the ModelConfig, the rows that are its weights, the names
-    of skipped buffers, the config's keys that nothing read, the weight files' paths, the tensors,
-    and the prefix of their names.
+class FolderInfo(namedtuple("FolderInfo", (
+        "family", "config", "rows", "buffers", "keys_not_read", "files", "tensors", "prefix"))):
+    """What a folder holds.
+
+    family, config     Family, ModelConfig
+    rows               a Row for every tensor that holds weights
+    buffers            the names of the tensors that are skipped
+    keys_not_read      the config's keys that nothing read
+    files              the weight files' paths
+    tensors, prefix    Tensors, and the prefix of their names
     """
 
 
 def inspect(folder):
-    """Read a folder's config and the headers of its tensors, and check one against the other ->
-    FolderInfo.  No weight is decoded.
+    """Read a folder's config and the headers of its tensors -> FolderInfo.
 
-    Raises ValueError with the file's name and the rule, FileNotFoundError where a file is missing.
+    Each is checked against the other; no weight is decoded.  Raises ValueError with the file's
+    name and the rule, FileNotFoundError where a file is missing.
     """
     path = os.path.join(folder, "config.json")
     values = _read_config(path)
     weights_path = os.path.join(folder, "model.safetensors")
     if not os.path.exists(weights_path) and os.path.exists(weights_path + ".index.json"):
-        raise ValueError(f"{folder}: the weights are in several files; only one model.safetensors is read")
+        raise ValueError(f"{folder}: the weights are in several files; "
+                         "only one model.safetensors is read")
     tensors = read(weights_path)
     family = _family(values, path)
     prefix = family.prefix if any(name.startswith(family.prefix) for name in tensors) else ""
@@ -174,11 +184,13 @@ def inspect(folder):
     sizes = [size for name in tensors for size in tensors.shape(name)]
     fields = Fields(values, path, max(sizes + [len(tensors)]))
     config = _config(family, fields, path)
-    rows = [row._replace(tensor=_file_name(row.tensor, prefix)) for row in family.tensors(fields, config)]
+    rows = [row._replace(tensor=_file_name(row.tensor, prefix))
+            for row in family.tensors(fields, config)]
     keys_not_read = fields.not_read()
     _check_tensors(tensors, rows, config, weights_path)
     buffers = _buffers(tensors, rows, family, prefix, weights_path)
-    return FolderInfo(family, config, rows, buffers, keys_not_read, [weights_path], tensors, prefix)
+    return FolderInfo(family, config, rows, buffers, keys_not_read,
+                      [weights_path], tensors, prefix)
 
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -235,25 +247,24 @@ def _check_tensors(tensors, rows, config, path):
             raise ValueError(f"{path}: the weight {row.tensor} is missing")
         wanted = _row_shape(row, fits)
         if tensors.shape(row.tensor) != wanted:
-            raise ValueError(f"{path}: {row.tensor} has shape {tensors.shape(row.tensor)}, the config asks "
-                             f"for {wanted}")
+            raise ValueError(f"{path}: {row.tensor} has shape {tensors.shape(row.tensor)}, "
+                             f"the config asks for {wanted}")
         if tensors.dtype(row.tensor) not in FLOATS:
-            raise ValueError(f"{path}: {row.tensor} holds {tensors.dtype(row.tensor)}; weights must be one "
-                             "of " + ", ".join(FLOATS))
+            raise ValueError(f"{path}: {row.tensor} holds {tensors.dtype(row.tensor)}; "
+                             "weights must be one of " + ", ".join(FLOATS))
 
 
 def _buffers(tensors, rows, family, prefix, path):
-    """The names of tensors that are no weights; raises ValueError for one that could be a
-    weight."""
+    """The names of tensors that are no weights; raises ValueError for one that could be one."""
     known = {row.tensor for row in rows}
     buffers = []
     for name in tensors:
         bare = name[len(prefix):] if name.startswith(prefix) else name
-        if name in known or bare == "lm_head.weight":           # a second copy of a tied table: see load
+        if name in known or bare == "lm_head.weight":   # a second copy of a tied table: see load
             continue
         if tensors.dtype(name) in FLOATS and not family.buffers.fullmatch(bare):
-            raise ValueError(f"{path}: {name} is not a weight of {family.model_type}, and could be one; "
-                             "a folder with other weights is another model")
+            raise ValueError(f"{path}: {name} is not a weight of {family.model_type}, "
+                             "and could be one; a folder with other weights is another model")
         buffers.append(name)
     return buffers
 
@@ -271,8 +282,8 @@ def load(folder):
         found.update(_split(row, tensor, dict(leaf_shapes(info.config))))
     if "lm_head.weight" in info.tensors and "w_unembed" not in found:
         if info.tensors["lm_head.weight"] != found["w_embed"]:
-            raise ValueError(f"{info.files[0]}: tie_word_embeddings is true, but lm_head.weight differs from "
-                             "the embedding; set it to false to use lm_head.weight")
+            raise ValueError(f"{info.files[0]}: tie_word_embeddings is true, but lm_head.weight "
+                             "differs from the embedding; set it to false to use lm_head.weight")
     name = os.path.basename(os.path.normpath(os.path.abspath(folder)))
     return make_model(info.config, weights_from_leaves(info.config, found), name)
 
@@ -290,11 +301,9 @@ def _split(row, tensor, fits):
 
 
 def file_tensors(rows, weights):
-    """Weights, or gradients of the same structure, under the files' names and in their layouts, as
-    a dict.
+    """A dict of weights, or of their gradients, by the files' names and in the files' layouts.
 
-    The way back of load: leaves that share a tensor are stacked again, and Conv1D's are turned
-    over.
+    The way back of load: leaves that share a tensor are stacked, and Conv1D's are turned over.
     """
     found = dict(leaves(weights))
     tensors = {}

@@ -1,10 +1,10 @@
 """pyres's own files: a model as one safetensors file, and a training run that is not done.
 
-    model     float32 tensors by the names of their leaves; config, vocabulary and name in the metadata
+    model     float32 weights, and in the metadata config, vocabulary and name
     resume    float64 weights and moments, and in the metadata all else that a Training holds
 
-Neither holds anything that varies between runs, such as a date.  Both are written whole or not at
-all.
+Tensors have the names of their leaves.  Neither file holds anything that varies between runs,
+such as a date.  Both are written whole or not at all.
 
     config_to_json, config_from_json    a ModelConfig as text, and back, checked
     save, load, load_bytes              a model
@@ -26,7 +26,8 @@ import json
 import os
 
 from ..config import (ATTENTION_FIELDS, BLOCK_FIELDS, MODEL_FIELDS, NORM_FIELDS, ROTARY_FIELDS,
-                      AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig, check_config)
+                      AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig,
+                      check_config)
 from ..linalg import shape
 from ..model import make_model
 from ..training import Moments, Training, settings
@@ -104,14 +105,13 @@ def save(model, path):
     raises; the file is then what it was.
     """
     if not isinstance(model.tokenizer, (Characters, type(None))):
-        raise TypeError(f"save: the tokenizer is a {type(model.tokenizer).__name__}; only one of characters is "
-                        "written into the file")
+        raise TypeError(f"save: the tokenizer is a {type(model.tokenizer).__name__}; "
+                        "only one of characters is written into the file")
     write(path, leaves(model.weights), dict(_metadata(model), format=FORMAT))
 
 
 def load(path):
-    """Read a model that save wrote; ValueError where the file is none, or holds what does not
-    fit."""
+    """Read a model that save wrote; ValueError where the file is none, or its parts do not fit."""
     tensors = read(path)
     return _model(tensors.metadata, dict(tensors), os.fsdecode(path), FORMAT)
 
@@ -134,7 +134,8 @@ def _model(metadata, tensors, what, expected):
     try:
         tokenizer = None if known is None else Characters(known["tokens"], known["bos"])
         if tokenizer is not None and len(tokenizer.tokens) != config.d_vocab:
-            raise ValueError(f"{len(tokenizer.tokens)} characters for a vocabulary of {config.d_vocab}")
+            raise ValueError(f"{len(tokenizer.tokens)} characters "
+                             f"for a vocabulary of {config.d_vocab}")
         weights = weights_from_leaves(config, tensors)
         strangers = set(tensors) - {name for name, _ in leaves(weights)}
         if strangers:
@@ -152,9 +153,9 @@ PARTS = ("weights", "first", "second")
 def save_training(training, path, about):
     """Write a Training as it is, in float64; `about` is a dict of str that comes back with it."""
     moments = training.moments
+    records = training.model.weights, moments.first, moments.second
     tensors = [(f"{part}.{name}", tensor)
-               for part, record in zip(PARTS, (training.model.weights, moments.first, moments.second))
-               for name, tensor in leaves(record)]
+               for part, record in zip(PARTS, records) for name, tensor in leaves(record)]
     metadata = dict(_metadata(training.model), format=RESUME_FORMAT, about=json.dumps(about),
                     settings=json.dumps(list(training.settings)),
                     step=str(moments.step), random_state=str(training.random_state))
@@ -184,7 +185,8 @@ def load_training(path):
 def _like(weights, found, config):
     """A record of moments; raises unless it has the tensors of the weights, in their shapes."""
     record = weights_from_leaves(config, found)
-    wanted, have = ([(name, shape(tensor)) for name, tensor in leaves(r)] for r in (weights, record))
+    wanted = [(name, shape(tensor)) for name, tensor in leaves(weights)]
+    have = [(name, shape(tensor)) for name, tensor in leaves(record)]
     if wanted != have:
         raise ValueError("the moments are not shaped like the weights")
     return record

@@ -332,16 +332,19 @@ def read_bytes(data, what):
     whole file; `what` names it in messages.  As read, for a file that is inside another.
 
     >>> header = b'{"w":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}'
-    >>> read_bytes(len(header).to_bytes(8, "little") + header + bytes.fromhex("003e 00bc"), "inner")
+    >>> data = len(header).to_bytes(8, "little") + header + bytes.fromhex("003e 00bc")
+    >>> read_bytes(data, "inner")
     ({}, {'w': [1.5, -1.0]})
     """
     length = int.from_bytes(data[:8], "little")
     _check_header_length(length, what)
     if len(data) < 8 + length:
         raise ValueError(f"{what}: {len(data)} bytes, too few for its header")
-    metadata, entries = parse_header(data[8:8 + length], len(data) - 8 - length, what)
-    return metadata, {name: nest(decode(data[8 + length + e.begin:8 + length + e.end], e.dtype), e.shape)
-                      for name, e in entries.items()}
+    start = 8 + length
+    metadata, entries = parse_header(data[8:start], len(data) - start, what)
+    tensors = {name: nest(decode(data[start + e.begin:start + e.end], e.dtype), e.shape)
+               for name, e in entries.items()}
+    return metadata, tensors
 
 
 # From nested lists to bytes
