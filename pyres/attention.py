@@ -12,7 +12,8 @@ d_model:
     out     = w_o mixed + b_o = sum over heads i of w_o^i mixed^i + b_o
 
 Head i's term is what it writes; b_o belongs to no head.  Query head i reads key/value head
-i // (n_heads / n_kv_heads), so with four query and two key/value heads: 0, 0, 1, 1.
+i // (n_heads / n_kv_heads), so with four query and two key/value heads: 0, 0, 1, 1.  In what
+follows w is AttentionWeights and config an AttentionConfig.
 
     seen                                     the positions that a query sees
     attend_steps, attend, attend_backward    the formula alone
@@ -100,7 +101,8 @@ def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=No
             scores, pattern = None, _checked_pattern(patterns[i], n_queries, n_keys)
             taken = everything
         else:
-            scores, pattern = _scores_and_pattern(q_head, k[i // group], spans, multiplier, soft_cap)
+            scores, pattern = _scores_and_pattern(
+                q_head, k[i // group], spans, multiplier, soft_cap)
             taken = spans
         all_scores.append(scores)
         all_patterns.append(pattern)
@@ -270,7 +272,8 @@ def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap):
 # ---- around it ----
 
 def split_heads(x, n_heads):
-    """[n_tokens][n_heads * d_head] -> [n_heads][n_tokens][d_head].
+    """[n_tokens][n_heads * d_head] -> [n_heads][n_tokens][d_head].  Raises ValueError where a row
+    does not divide evenly.
 
     >>> split_heads([[1, 2, 3, 4], [5, 6, 7, 8]], 2)
     [[[1, 2], [5, 6]], [[3, 4], [7, 8]]]
@@ -385,12 +388,13 @@ class AttentionSteps(namedtuple("AttentionSteps", (
 
 
 def attention_steps(x, w, config, head_edits=(), pattern_edits=(), past=None):
-    """Every step of an attention sublayer: x [n_tokens][d_model], w AttentionWeights, config
-    AttentionConfig -> AttentionSteps.
+    """Every step of an attention sublayer: x [n_tokens][d_model] -> AttentionSteps.
 
     head_edits, pattern_edits: lists of pairs (head, Edit), as in edits.BlockEdits.  past is the
     pair (k, v) of an earlier part of the sequence, from its own steps; x then stands behind it,
     and the steps' k and v are those of both.  The backward is of whole sequences only.
+
+    Raises ValueError where a shape does not fit.
 
     >>> from pyres.config import attention_config
     >>> from pyres.weights import AttentionWeights
@@ -437,7 +441,17 @@ def _left_to_w_o(mixed, head_edits):
 
 
 def attention(x, w, config):
-    """The output of an attention sublayer: x [n_tokens][d_model] -> [n_tokens][d_model]."""
+    """The output of an attention sublayer: x [n_tokens][d_model] -> [n_tokens][d_model].
+
+    Raises ValueError where a shape does not fit.  Queries of 0 score every key alike, so here each
+    token takes the plain mean of those up to itself:
+
+    >>> from pyres.config import attention_config
+    >>> from pyres.weights import AttentionWeights
+    >>> w = AttentionWeights([[0]], [[1]], [[1]], [[10]], *[None] * 6)     # w_q, w_k, w_v, w_o
+    >>> attention([[1.0], [2.0], [6.0]], w, attention_config(n_heads=1, d_head=1))
+    [[10.0], [15.0], [30.0]]
+    """
     return attention_steps(x, w, config).out
 
 
@@ -445,7 +459,19 @@ def attention_backward(d_out, steps, w, config, head_edits=()):
     """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output.
 
     d_w is AttentionWeights.  x is read three times, by w_q, w_k and w_v, and its gradient is the
-    sum of the three.
+    sum of the three.  Raises ValueError where a shape does not fit.
+
+    The second token's output is the mean of both, so each token gets half of its gradient:
+
+    >>> from pyres.config import attention_config
+    >>> from pyres.weights import AttentionWeights
+    >>> config = attention_config(n_heads=1, d_head=1)
+    >>> w = AttentionWeights([[0]], [[0]], [[1]], [[1]], b_q=[1], b_k=None, b_v=None, b_o=None,
+    ...                      q_gain=None, k_gain=None)
+    >>> steps = attention_steps([[2.0], [4.0]], w, config)
+    >>> d_x, d_w = attention_backward([[0.0], [4.0]], steps, w, config)
+    >>> d_x, d_w.w_k, d_w.w_v, d_w.w_o
+    ([[2.0], [2.0]], [[4.0]], [[12.0]], [[12.0]])
     """
     # forward: out = linear(join_heads(mixed), w_o, b_o) + edited heads' writes
     joined = join_heads(_left_to_w_o(steps.mixed, head_edits))

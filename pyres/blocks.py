@@ -14,6 +14,7 @@ the norm of the sum.
 
     NormSteps, norm_steps, norm_backward         a norm by its config
     multiply_branch, multiply_branch_backward    ReZero's number, LayerScale's vector
+    small_block                                  one that fits in the head, for the examples
     BlockSteps                                   what a block did, step by step
     pre_norm_block, parallel_block, sandwich_block, output_norm_block, post_norm_block
                                                  (x, w, config, edits) -> BlockSteps
@@ -34,7 +35,7 @@ the norm of the sum.
 from collections import namedtuple
 
 from .attention import attention_backward, attention_steps
-from .config import norms_of
+from .config import attention_config, block_config, norm_config, norms_of
 from .edits import NO_EDITS, edit_state, edit_update, edit_update_backward
 from .linalg import add, check_length, multiply, scale, sum_rows, zeros_like
 from .mlp import mlp_backward, mlp_steps
@@ -43,7 +44,7 @@ from .norms import (affine, frozen_layer_norm, frozen_layer_norm_backward, froze
                     rms_norm_backward_from, rms_norm_parts)
 from .scalar import check_constant
 from .stream import add_residual
-from .weights import BlockWeights, NormWeights
+from .weights import AttentionWeights, BlockWeights, MLPWeights, NormWeights
 
 __all__ = ["NormSteps", "norm_steps", "norm_backward", "multiply_branch",
            "multiply_branch_backward", "BlockSteps", "pre_norm_block", "parallel_block",
@@ -66,7 +67,7 @@ class NormSteps(namedtuple("NormSteps", ("x", "mean", "scale", "normalized", "ou
 def norm_steps(x, w, config):
     """The steps of one norm: x [n_tokens][d_model], w NormWeights, config NormConfig.
 
-    Without a norm, w and config are None.
+    Without a norm, w and config are None.  Raises ValueError where a shape does not fit.
 
     >>> from pyres.config import norm_config
     >>> norm_steps([[3, 5]], NormWeights([2, 2], None), norm_config("layer", 0))
@@ -170,6 +171,33 @@ def branch_update_backward(d_update, x, multiplier, config, edits):
     return multiply_branch_backward(d_fixed, x, multiplier)
 
 
+# ---- a block for the examples ----
+
+def small_block(placement):
+    """Return (config, w) of a block that fits in the head: d_model 1, and a norm in every place
+    that the placement has.  For a stream of one token, not negative, it has
+
+        N(x) = x / 2        attn(x) = x + 4        mlp(x) = 3 * x
+
+    N is an RMSNorm with a given scale of 2, attn a head that reads one token whole, mlp has one
+    neuron.
+
+    >>> config, w = small_block("post_norm")
+    >>> config.attn_norm, config.attn_post_norm
+    (None, NormConfig(kind='rms', eps=0, scale=2.0))
+    >>> w.attn.w_v, w.attn.b_o, w.mlp.w_up
+    ([[1.0]], [4.0], [[3.0]])
+    """
+    config = block_config(1, attention_config(n_heads=1, d_head=1), placement,
+                          norm=norm_config("rms", 0, scale=2.0), activation="relu")
+    gain = NormWeights([1.0], None)
+    norms = [gain if place in norms_of(placement) else None for place in norms_of("sandwich")]
+    attn = AttentionWeights([[0.0]], [[0.0]], [[1.0]], [[1.0]],
+                            None, None, None, [4.0], None, None)
+    mlp = MLPWeights(None, [[3.0]], [[1.0]], None, None, None)
+    return config, BlockWeights(norms[0], attn, norms[1], None, norms[2], mlp, norms[3], None)
+
+
 # ---- forward ----
 
 class BlockSteps(namedtuple("BlockSteps", (
@@ -190,18 +218,44 @@ class BlockSteps(namedtuple("BlockSteps", (
 def pre_norm_block(x, w, config, edits=NO_EDITS, past=None):
     """u = x + attn(N(x)), y = u + mlp(N(u)): x [n_tokens][d_model], w BlockWeights, config
     BlockConfig, edits BlockEdits -> BlockSteps.
+
+    past, the pair (k, v) of an earlier part of the sequence, is attention's.  Raises ValueError
+    where a shape does not fit.
+
+    >>> config, w = small_block("pre_norm")
+    >>> steps = pre_norm_block([[16.0]], w, config)
+    >>> steps.attn_norm.out, steps.attn_out, steps.resid_mid          # 16 / 2, 8 + 4, 16 + 12
+    ([[8.0]], [[12.0]], [[28.0]])
+    >>> steps.mlp_norm.out, steps.mlp_out, steps.resid_post           # 28 / 2, 3 * 14, 28 + 42
+    ([[14.0]], [[42.0]], [[70.0]])
     """
     return _sequential(x, w, config, edits, past)
 
 
 def sandwich_block(x, w, config, edits=NO_EDITS, past=None):
     """u = x + N(attn(N(x))), y = u + N(mlp(N(u))); also called peri-LN.  As pre_norm_block, with
-    updates that go through a norm of their own, whose bias is part of the update."""
+    updates that go through a norm of their own, whose bias is part of the update.
+
+    >>> config, w = small_block("sandwich")
+    >>> steps = sandwich_block([[16.0]], w, config)
+    >>> steps.attn_norm.out, steps.attn.out, steps.attn_out           # 16 / 2, 8 + 4, 12 / 2
+    ([[8.0]], [[12.0]], [[6.0]])
+    >>> steps.resid_mid, steps.mlp_out, steps.resid_post              # m = 3 * (22 / 2) / 2
+    ([[22.0]], [[16.5]], [[38.5]])
+    """
     return _sequential(x, w, config, edits, past)
 
 
 def output_norm_block(x, w, config, edits=NO_EDITS, past=None):
-    """u = x + N(attn(x)), y = u + N(mlp(u)): a sandwich whose sublayers read the bare stream."""
+    """u = x + N(attn(x)), y = u + N(mlp(u)): a sandwich whose sublayers read the bare stream.
+
+    >>> config, w = small_block("output_norm")
+    >>> steps = output_norm_block([[16.0]], w, config)
+    >>> steps.attn_out, steps.resid_mid                               # (16 + 4) / 2, 16 + 10
+    ([[10.0]], [[26.0]])
+    >>> steps.mlp_out, steps.resid_post                               # 3 * 26 / 2, 26 + 39
+    ([[39.0]], [[65.0]])
+    """
     return _sequential(x, w, config, edits, past)
 
 
@@ -223,10 +277,17 @@ def _sequential(x, w, config, edits, past):
 
 
 def parallel_block(x, w, config, edits=NO_EDITS, past=None):
-    """y = x + attn(N1(x)) + mlp(N2(x)).
+    """y = x + attn(N1(x)) + mlp(N2(x)), with N1 the attn_norm and N2 the mlp_norm.
 
     Without a norm of its own (mlp_norm None) the MLP reads N1(x).  Neither sublayer reads the
     other's update, so there is no state between them.
+
+    >>> config, w = small_block("parallel")
+    >>> steps = parallel_block([[16.0]], w, config)
+    >>> steps.attn_out, steps.mlp_out                                 # 16 / 2 + 4, 3 * 16 / 2
+    ([[12.0]], [[24.0]])
+    >>> steps.resid_mid, steps.resid_post                             # 16 + 12 + 24
+    (None, [[52.0]])
     """
     attn_norm = norm_steps(x, w.attn_norm, config.attn_norm)
     attn = attention_steps(attn_norm.out, w.attn, config.attention,
@@ -243,6 +304,13 @@ def parallel_block(x, w, config, edits=NO_EDITS, past=None):
 def post_norm_block(x, w, config, edits=NO_EDITS, past=None):
     """u = N(x + attn(x)), y = N(u + mlp(u)): the norm takes in the stream itself, so the final
     stream is not the sum of the updates.
+
+    >>> config, w = small_block("post_norm")
+    >>> steps = post_norm_block([[16.0]], w, config)
+    >>> steps.attn_out, steps.resid_mid                               # 16 + 4, (16 + 20) / 2
+    ([[20.0]], [[18.0]])
+    >>> steps.mlp_out, steps.resid_post                               # 3 * 18, (18 + 54) / 2
+    ([[54.0]], [[36.0]])
     """
     attn = attention_steps(x, w.attn, config.attention, edits.heads, edits.patterns, past)
     a = branch_update(attn.out, w.attn_multiplier, config, edits.attn)
@@ -381,7 +449,13 @@ def _placement(config):
 def block_steps(x, w, config, edits=NO_EDITS, past=None):
     """The steps of one block, by its config's placement: x [n_tokens][d_model] -> BlockSteps.
 
-    past, the pair (k, v) of an earlier part of the sequence, is attention's.
+    The arguments are pre_norm_block's.  Raises ValueError for a placement that is not there.
+
+    >>> def final_stream(placement):
+    ...     config, w = small_block(placement)
+    ...     return block_steps([[16.0]], w, config).resid_post
+    >>> final_stream("pre_norm"), final_stream("parallel"), final_stream("post_norm")
+    ([[70.0]], [[52.0]], [[36.0]])
     """
     return _placement(config)[0](x, w, config, edits, past)
 
@@ -390,6 +464,17 @@ def block_backward(d_resid_post, steps, w, config, edits=NO_EDITS):
     """Return BlockGradients, given d_resid_post [n_tokens][d_model], the last state's gradient.
 
     At each state the gradient that comes down the stream and the one that comes back through the
-    sublayer add; they are kept apart as well.
+    sublayer add; they are kept apart as well.  Raises ValueError where a shape does not fit.
+
+    The MLP's branch, 3 * u / 2, has slope 3/2; attention's, x / 2 + 4, has slope 1/2:
+
+    >>> config, w = small_block("pre_norm")
+    >>> d = block_backward([[1.0]], block_steps([[16.0]], w, config), w, config)
+    >>> d.resid_mid
+    StateGradient(total=[[2.5]], identity=[[1.0]], branch=[[1.5]])
+    >>> d.resid_pre                                                   # half of 2.5
+    StateGradient(total=[[3.75]], identity=[[2.5]], branch=[[1.25]])
+    >>> d.weights.mlp.w_down                                          # the neuron held 3 * 14
+    [[42.0]]
     """
     return _placement(config)[1](d_resid_post, steps, w, config, edits)

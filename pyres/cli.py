@@ -23,7 +23,7 @@ stream       1     2  3
 import os
 import sys
 
-from .commands import count, model, toy, trace
+from .commands import count, generate, model, toy, trace, train
 from .commands.options import (DONE, ENVIRONMENT, MODEL_OPTIONS, NO, PROG, USAGE, Parser, Refused,
                                common_options, model_options, nearest, split_at_command)
 from .view import record, terminal, text
@@ -33,7 +33,8 @@ __all__ = ["main", "main_from_console"]
 FAULT, INTERRUPTED, CLOSED_PIPE = 70, 130, 141
 
 # the first runs where none is named
-COMMANDS = (toy.COMMAND, trace.COMMAND, count.COMMAND, model.COMMAND)
+COMMANDS = (toy.COMMAND, trace.COMMAND, count.COMMAND, model.COMMAND, generate.COMMAND,
+            train.COMMAND)
 
 NEXT = f"""
 Next, the stream of a real model:
@@ -47,7 +48,7 @@ and how many write to it:
 
 def first_parser():
     """The parser of what stands before the command."""
-    listing = [f"  {command.name:<7}{command.summary}" for command in COMMANDS]
+    listing = [f"  {command.name:<10}{command.summary}" for command in COMMANDS]
     parser = Parser(PROG, "[COMMAND] [OPTIONS]", "\n".join(
         ["The residual stream of a transformer.", "", "commands, the first if none is named:"]
         + listing + ["", f"{PROG} COMMAND -h says more."]), ("toy --no-attn", "count --layers 32"))

@@ -35,6 +35,13 @@ def echo_sequence(generator, n_ctx):
 
     A target counts when the token it is predicted from lies in the second or a later pass: only
     then has what comes next been seen.
+
+    >>> from pyres.rng import Generator
+    >>> tokens, targets = echo_sequence(Generator(3), 9)
+    >>> tokens                                              # three letters, again and again
+    [0, 13, 26, 9, 13, 26, 9, 13, 26]
+    >>> targets
+    [None, None, None, None, 26, 9, 13, 26, None]
     """
     length = SHORTEST + generator.below(LONGEST - SHORTEST + 1)
     letters = generator.shuffled(range(1, len(ECHO_TOKENS)))[:length]
@@ -44,7 +51,13 @@ def echo_sequence(generator, n_ctx):
 
 
 def echo_batch(n_ctx):
-    """A function (generator, n) -> n pairs of echo_sequence."""
+    """A function (generator, n) -> n pairs (tokens, targets) of echo_sequence.
+
+    >>> from pyres.rng import Generator
+    >>> batch = echo_batch(9)(Generator(0), 2)
+    >>> [len(tokens) for tokens, targets in batch]
+    [9, 9]
+    """
     return lambda generator, n: [echo_sequence(generator, n_ctx) for _ in range(n)]
 
 
@@ -73,14 +86,15 @@ def text_batch(tokens, n_ctx):
 def scoring_windows(n_tokens, window, stride):
     """Windows over a text that score every token but the first exactly once: triples (begin, end,
     first scored), in token positions.  After the first, a window scores its last `stride` tokens
-    only, and the others are context.
+    only, and the others are context.  Raises ValueError unless 1 <= stride < window: a window
+    has nothing to predict its first token from.
 
     >>> scoring_windows(20, window=10, stride=5)
     [(0, 10, 1), (5, 15, 10), (10, 20, 15)]
     """
-    if not 1 <= stride <= window:
-        raise ValueError(f"scoring_windows: the stride is {stride}, "
-                         f"expected 1 to the window's {window}")
+    if not 1 <= stride < window:
+        raise ValueError(f"scoring_windows: the stride is {stride}, expected 1 to {window - 1}, "
+                         f"less than the window's {window}")
     windows, scored = [], 1
     while scored < n_tokens:
         end = min(n_tokens, window if not windows else scored + stride)
@@ -92,7 +106,15 @@ def scoring_windows(n_tokens, window, stride):
 def text_loss(model, tokens, stride=None):
     """Return (loss, n_scored): the mean loss in nats over every token of a text but the first,
     each scored once, from as much context as its window holds.  The stride is half the context
-    unless given.
+    unless given.  Raises ValueError for a text of fewer than two tokens.
+
+    This model's logits are 70 for token 0 and 0 for token 1, as long as it reads token 0 alone.
+    So the one token 1 costs 70 nats, and every other nearly nothing:
+
+    >>> from pyres.model import small_model
+    >>> from pyres.show import rounded
+    >>> rounded(text_loss(small_model(), [0, 0, 1, 0, 0]))
+    [17.5, 4]
     """
     n_ctx = model.config.n_ctx
     if len(tokens) < 2:

@@ -110,6 +110,13 @@ def checked_positions(name, positions):
 def edit_update(update, edits):
     """The update [n_tokens][d_model] after the edits, in order.  Raises ValueError where a
     replacement has another shape or a position is not there.
+
+    >>> twice, other = scale("L0.mlp", 2), replace("L0.mlp", [[5, 5]])
+    >>> edit_update([[1, 3]], [twice]), edit_update([[1, 3]], [other, twice])
+    ([[2, 6]], [[10, 10]])
+    >>> edit_update([[1, 3]], [scale("L0.mlp", 2, positions=[1])])
+    Traceback (most recent call last):
+    ValueError: scale: position 1 of L0.mlp is not there; the sequence has 1 tokens
     """
     for edit in edits:
         update = _edited(update, edit)
@@ -161,7 +168,15 @@ def edit_update_backward(d_update, edits):
 
 
 def edit_state(stream, edit):
-    """The given stream where there is a StateEdit, else the stream as it was."""
+    """The stream [n_tokens][d_model] after a StateEdit: the given one; as it was where edit is
+    None.  Raises ValueError where the shapes differ.
+
+    >>> edit_state([[1, 2]], set_state("L0.mlp", [[7, 7]])), edit_state([[1, 2]], None)
+    ([[7, 7]], [[1, 2]])
+    >>> edit_state([[1, 2]], set_state("L0.mlp", [[7]]))
+    Traceback (most recent call last):
+    ValueError: set_state: the stream given for L0.mlp has shape (1, 1), the state (1, 2)
+    """
     if edit is None:
         return stream
     if shape_text(edit.stream) != shape_text(stream):

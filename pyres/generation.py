@@ -15,8 +15,8 @@ and a new token costs one row of every matrix.  What is kept is what a run's own
 ...                       block=block_config(8, attention_config(n_heads=2, d_head=2)))
 >>> model = make_model(config, random_weights(config, std=0.5))
 >>> new = generate(model, [3, 1, 4], n=3)
->>> [t] = run(model, [3, 1, 4] + new[:2]).logits[-1:]        # the whole sequence, without a past
->>> new[2] == t.index(max(t))
+>>> last_logits = run(model, [3, 1, 4] + new[:2]).logits[-1]        # all at once, without a past
+>>> new[2] == last_logits.index(max(last_logits))
 True
 """
 from .blocks import block_steps, norm_steps
@@ -31,7 +31,8 @@ __all__ = ["tail_logits", "pick", "generate"]
 
 
 def tail_logits(model, tokens, past=None):
-    """Return (logits [n_tokens][d_vocab], past) of tokens that stand behind a past, None for none.
+    """Return (logits [n_tokens][d_vocab], past) of tokens [n_tokens] that stand behind a past,
+    None for none.
 
     past is a pair: how many tokens it holds, and a list with (k, v) of every block.  It is not
     changed; the one returned is longer.
@@ -40,7 +41,8 @@ def tail_logits(model, tokens, past=None):
     >>> from pyres.model import make_model
     >>> from pyres.weights import ModelWeights
     >>> config = model_config(2, 2, 4, n_layers=0, block=None, final_norm=False)
-    >>> model = make_model(config, ModelWeights([[1, 0], [0, 1]], [[0, 3]] * 4, [], None, None, None))
+    >>> w = ModelWeights([[1, 0], [0, 1]], [[0, 3]] * 4, [], None, None, None)
+    >>> model = make_model(config, w)
     >>> logits, past = tail_logits(model, [0, 1])
     >>> logits, past
     ([[1, 3], [0, 4]], (2, []))
@@ -99,7 +101,18 @@ def generate(model, tokens_or_text, n, temperature=0, seed=0):
 
     Stops where the model's context is full, so there are fewer than n where the prompt and n do
     not fit.  The same seed gives the same tokens.  Raises ValueError for a prompt that does not
-    fit by itself.
+    fit by itself, and for a temperature that is no finite number of at least 0.
+
+    A model without blocks knows the last token only.  This one counts, 0, 1, 2, 0, ...:
+
+    >>> from pyres.config import model_config
+    >>> from pyres.model import make_model
+    >>> from pyres.weights import ModelWeights
+    >>> config = model_config(3, 3, n_ctx=6, n_layers=0, block=None, final_norm=False)
+    >>> w_embed, w_unembed = [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    >>> model = make_model(config, ModelWeights(w_embed, None, [], None, w_unembed, None))
+    >>> generate(model, [0], n=2), generate(model, [0], n=100)        # the context holds 6
+    ([1, 2], [1, 2, 0, 1, 2])
     """
     check_temperature(temperature)
     tokens = token_ids(model, tokens_or_text)

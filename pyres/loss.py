@@ -63,7 +63,8 @@ def cross_entropy(logits, targets):
 def cross_entropy_backward(d_loss, logits, targets):
     """The gradient at the logits, given d_loss, the gradient at the loss: 1 for the loss itself.
 
-    Each counted position's logits are pushed from what the model expected to what came:
+    logits [n_tokens][d_vocab] -> [n_tokens][d_vocab], raises as cross_entropy.  At each counted
+    position it is what the model expected less what came, and 0 at the others:
 
         p = softmax(logits[t])
         d_logits[t][v] = d_loss / n_counted * (p[v] - (1 if v == targets[t] else 0))

@@ -36,6 +36,8 @@ class MLPSteps(namedtuple("MLPSteps", ("x", "gate", "up", "hidden", "out"))):
 def mlp_steps(x, w, activation_name):
     """Every step of an MLP: x [n_tokens][d_model], w MLPWeights -> MLPSteps.
 
+    Raises ValueError for an activation that is not there, or where a shape does not fit.
+
     >>> from pyres.weights import MLPWeights
     >>> gated = MLPWeights([[1]], [[10]], [[1]], None, None, None)
     >>> mlp_steps([[3]], gated, "relu")
@@ -52,7 +54,15 @@ def mlp_steps(x, w, activation_name):
 
 
 def mlp(x, w, activation_name):
-    """The output of an MLP: x [n_tokens][d_model] -> [n_tokens][d_model]."""
+    """The output of an MLP: x [n_tokens][d_model] -> [n_tokens][d_model].  Raises as mlp_steps.
+
+    The second token's gate is shut, so it writes nothing:
+
+    >>> from pyres.weights import MLPWeights
+    >>> gated = MLPWeights([[1]], [[10]], [[1]], None, None, None)
+    >>> mlp([[3], [-3]], gated, "relu")
+    [[90], [0]]
+    """
     return mlp_steps(x, w, activation_name).out
 
 

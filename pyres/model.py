@@ -9,6 +9,9 @@ Writers are `embed`, `L0.attn`, `L0.mlp`, `L1.attn`, ... : 1 + 2 * n_layers of t
 the name of the writer before it.  A parallel block has no state between its two writers.
 
     Model, make_model          name, config, weights, tokenizer
+    small_model                one that fits in the head, for the examples
+    writer_names, head_names, state_names
+                               what an edit may name
     Run, run                   what happened: every update that was added, every state
     sum_check                  the proof that embed + updates = final, for this run
     carried_writers            what holds instead under post-norm
@@ -28,11 +31,13 @@ the name of the writer before it.  A parallel block has no state between its two
 """
 from collections import namedtuple
 
-from .blocks import StateGradient, block_backward, block_steps, norm_backward, norm_steps
-from .config import check_config
+from .blocks import (StateGradient, block_backward, block_steps, norm_backward, norm_steps,
+                     small_block)
+from .config import check_config, model_config
 from .edits import (check_edits, edit_of_state, edit_state, edit_update,
                     edit_update_backward, edits_of_block, edits_of_writer)
-from .linalg import add, linear, linear_backward, scale, sum_rows, zeros_like
+from .linalg import (add, check_length, check_rows, linear, linear_backward, scale, sum_rows,
+                     zeros_like)
 from .loss import cross_entropy, cross_entropy_backward, next_token_targets
 from .norms import affine
 from .scalar import check_constant, is_exact, tanh
@@ -71,6 +76,21 @@ def make_model(config, weights, name="unnamed", tokenizer=None):
     return Model(name, config, weights, tokenizer)
 
 
+def small_model(placement="pre_norm"):
+    """A Model that fits in the head, for the examples: two tokens, of which token 0 is embedded as
+    16 and token 1 as 8, one block (see blocks.small_block), no final norm.  Token 0's logit is the
+    final stream itself, token 1's is 0.
+
+    >>> small_model().config.n_ctx, small_model().weights.w_embed
+    (4, [[16.0], [8.0]])
+    """
+    block, w = small_block(placement)
+    config = model_config(d_model=1, d_vocab=2, n_ctx=4, n_layers=1, block=block,
+                          final_norm=False)
+    weights = ModelWeights([[16.0], [8.0]], None, [w], None, [[1.0], [0.0]], None)
+    return make_model(config, weights, "small")
+
+
 def writer_names(config):
     """Everything that adds to the stream, in order: 1 + 2 * n_layers names.
 
@@ -83,13 +103,23 @@ def writer_names(config):
 
 
 def head_names(config):
-    """Every attention head: `L0.attn.H0` and so on."""
+    """Every attention head: `L0.attn.H0` and so on.
+
+    >>> from pyres.config import attention_config, block_config, model_config
+    >>> block = block_config(d_mlp=8, attention=attention_config(n_heads=2, d_head=2))
+    >>> head_names(model_config(d_model=4, d_vocab=5, n_ctx=8, n_layers=2, block=block))
+    ['L0.attn.H0', 'L0.attn.H1', 'L1.attn.H0', 'L1.attn.H1']
+    """
     return [f"L{i}.attn.H{h}" for i, block in enumerate(config.blocks)
             for h in range(block.attention.n_heads)]
 
 
 def state_names(config):
-    """Every state: the writers' names, less `attn` of a parallel block."""
+    """Every state: the writers' names, less `attn` of a parallel block.
+
+    >>> state_names(small_model("pre_norm").config), state_names(small_model("parallel").config)
+    (['embed', 'L0.attn', 'L0.mlp'], ['embed', 'L0.mlp'])
+    """
     return [name for name in writer_names(config) if not _is_inside_parallel(config, name)]
 
 
@@ -132,6 +162,19 @@ def run(model, tokens_or_text, edits=()):
 
     Raises ValueError for an id outside the vocabulary, an empty or too long sequence, an edit of a
     writer that is not there; TypeError for an id that is no int.
+
+    >>> model = small_model()
+    >>> r = run(model, [0])
+    >>> r.writers, r.logits
+    ([('embed', [[16.0]]), ('L0.attn', [[12.0]]), ('L0.mlp', [[42.0]])], [[70.0, 0.0]])
+
+    Attention adds 12, and yet without it the final stream is 30 less, because the MLP reads what
+    attention wrote:
+
+    >>> from pyres.edits import scale
+    >>> without = run(model, [0], [scale("L0.attn", 0)])
+    >>> without.writers, without.logits
+    ([('embed', [[16.0]]), ('L0.attn', [[0.0]]), ('L0.mlp', [[24.0]])], [[40.0, 0.0]])
     """
     config, w = model.config, model.weights
     tokens = token_ids(model, tokens_or_text)
@@ -198,6 +241,12 @@ def embed(config, w, tokens, first_position=0):
 def unembed(config, w, normed):
     """logit_multiplier * w_unembed normed + b_unembed: normed [n_tokens][d_model] ->
     [n_tokens][d_vocab].  Where w_unembed is None, it is tied to w_embed.
+
+    >>> from pyres.config import model_config
+    >>> config = model_config(2, 3, 4, 0, None, logit_multiplier=10)
+    >>> w = ModelWeights([[0, 1], [2, 3], [4, 5]], None, [], None, None, None)
+    >>> unembed(config, w, [[1, 1]])
+    [[10, 50, 90]]
     """
     logits = linear(normed, w.w_embed if w.w_unembed is None else w.w_unembed)
     if config.logit_multiplier is not None:
@@ -243,6 +292,13 @@ def sum_check(run_record):
     The sum is taken from the last writer to the first, the other way round than the run added, so
     the check can fail.  Rounding explains one unit in the last place of every partial sum: with n
     terms, n * 2**-52 times the sum of their sizes.
+
+    >>> check = sum_check(run(small_model(), [0]))                    # 16 + 12 + 42 = 70
+    >>> check.error, check.ok, check.tolerance == 3 * 2.0 ** -52 * 70
+    (0.0, True, True)
+    >>> from pyres.edits import set_state
+    >>> sum_check(run(small_model(), [0], [set_state("L0.attn", [[2.0]])])).rule
+    'the state set at L0.attn + later updates = final'
     """
     rule, terms = sum_terms(run_record)
     _, final = run_record.states[-1]
@@ -285,6 +341,16 @@ def carried_writers(run_record):
     it is centred (LayerNorm only), divided by the norm's scale and multiplied by its gain, and the
     norm's bias is a writer of its own, `L0.attn.norm_bias`.  These sum to the final stream.  Where
     no norm stands on the stream they are the updates themselves.
+
+    The norms of this model halve what passes them, the embedding twice and the MLP's update once:
+
+    >>> r = run(small_model("post_norm"), [0])
+    >>> r.writers
+    [('embed', [[16.0]]), ('L0.attn', [[20.0]]), ('L0.mlp', [[54.0]])]
+    >>> carried_writers(r)
+    [('embed', [[4.0]]), ('L0.attn', [[5.0]]), ('L0.mlp', [[27.0]])]
+    >>> r.states[-1]
+    ('L0.mlp', [[36.0]])
     """
     states, config = run_record.states, run_record.model.config
     carried = _after_set_state(run_record, "embed", run_record.writers[:1])
@@ -330,6 +396,15 @@ def run_backward(d_logits, run_record):
 
     gradients is a ModelWeights; stream is a list of pairs (state's name, StateGradient), one for
     each state of the run, in order.  At an edited run these are the edited run's.
+
+    The gradient of token 0's logit is 1 at the last state and grows with each branch on the way
+    down, by half of itself at attention's, by 3/2 at the MLP's:
+
+    >>> gradients, stream = run_backward([[1.0, 0.0]], run(small_model(), [0]))
+    >>> [(name, gradient.total) for name, gradient in stream]
+    [('embed', [[3.75]]), ('L0.attn', [[2.5]]), ('L0.mlp', [[1.0]])]
+    >>> gradients.w_embed                                             # token 1 was not read
+    [[3.75], [0.0]]
     """
     model, edits, steps = run_record.model, run_record.edits, run_record.steps
     config, w = model.config, model.weights
@@ -361,6 +436,8 @@ def run_backward(d_logits, run_record):
 def unembed_backward(d_logits, run_record):
     """Return (d_normed, d_w_unembed, d_b_unembed), given the gradient at a run's logits."""
     config, w = run_record.model.config, run_record.model.weights
+    check_length("run_backward", "d_logits", d_logits, len(run_record.logits))
+    check_rows("run_backward: d_logits", d_logits, config.d_vocab)
     # forward: logits = soft_capped(raw_logits), and tanh' = 1 - tanh²
     cap = config.logit_soft_cap
     if cap is not None:

@@ -32,14 +32,18 @@ class Generator:
         self.state = seed & MASK
 
     def next(self):
-        """64 random bits, as an int."""
+        """64 random bits, as an int.
+
+        >>> Generator(1234567).next()
+        6457827717110365317
+        """
         self.state = z = (self.state + 0x9E3779B97F4A7C15) & MASK
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
         return z ^ (z >> 31)
 
     def below(self, n):
-        """A whole number from 0 to n - 1, each equally likely.
+        """A whole number from 0 to n - 1, each equally likely.  Raises ValueError for n below 1.
 
         Draws from the uneven end of the 64 bits' range are thrown away.
 
@@ -56,7 +60,13 @@ class Generator:
         return draw % n
 
     def uniform(self):
-        """A float in [0, 1): 53 random bits over 2**53."""
+        """A float in [0, 1): 53 random bits over 2**53.
+
+        >>> from pyres.show import rounded
+        >>> g = Generator(0)
+        >>> rounded([g.uniform() for _ in range(4)])
+        [0.883, 0.432, 0.026, 0.971]
+        """
         return (self.next() >> 11) / 9007199254740992.0
 
     def normal(self):
@@ -65,6 +75,11 @@ class Generator:
         The sum of twelve uniforms less six.  The twelve are added as integers of 48 bits, whose
         sum a float holds exactly, and divided once by a power of two: nothing rounds differently
         anywhere.
+
+        >>> from pyres.show import rounded
+        >>> g = Generator(0)
+        >>> rounded([g.normal() for _ in range(4)])
+        [0.046, 1.383, 0.137, -1.692]
         """
         return sum([self.next() >> 16 for _ in range(12)]) / 281474976710656.0 - 6.0
 

@@ -47,21 +47,23 @@ def frequencies(d_rotary, theta=10000.0):
     return [theta ** (-2 * j / d_rotary) for j in range(d_rotary // 2)]
 
 
-def angles(positions, rates):
-    """The table of rotations: positions [n_tokens], rates [d_rotary / 2] -> pairs (cos, sin),
-    [n_tokens][d_rotary / 2].
+def angles(positions, frequencies):
+    """The table of rotations: positions [n_tokens], frequencies [d_rotary / 2] ->
+    [n_tokens][d_rotary / 2] pairs (cos, sin).
 
     >>> angles([0], [1.0, 0.01])
     [[(1.0, 0.0), (1.0, 0.0)]]
     """
-    return [[(math.cos(t * rate), math.sin(t * rate)) for rate in rates] for t in positions]
+    return [[(math.cos(t * frequency), math.sin(t * frequency)) for frequency in frequencies]
+            for t in positions]
 
 
 def rotate(x, table, pairing):
     """Turn each row's pairs: x [n_tokens][d_head], a table of angles -> [n_tokens][d_head].
 
-    The table is [n_tokens][d_rotary / 2] pairs (cos, sin).  Exact ones, such as (3/5, 4/5), turn
-    exact numbers exactly:
+    The table is [n_tokens][d_rotary / 2] pairs (cos, sin).  Raises ValueError where its length is
+    not x's, or the pairing is unknown.  Exact pairs, such as (3/5, 4/5), turn exact numbers
+    exactly:
 
     >>> from fractions import Fraction
     >>> table = [[(Fraction(3, 5), Fraction(4, 5))]]

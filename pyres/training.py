@@ -15,6 +15,8 @@ One step, on a batch of sequences:
     batch_loss_and_gradients          the same bits with and without an executor
     Training, start, step             all that a run knows, and one step of it
 
+Wherever `rule` stands, it is a Settings.
+
 step returns a new Training: weights, moments, steps done, the state of the random numbers.
 Written to a file and read again, it goes on to the same bits.
 
@@ -35,6 +37,7 @@ second moments are 25, 9 and 9, so every root is rational:
 import math
 from collections import namedtuple
 
+from .config import check_number
 from .linalg import add, dot, is_nested, scale, zeros_like
 from .loss import cross_entropy, cross_entropy_backward
 from .model import Model, run, run_backward
@@ -70,6 +73,9 @@ def settings(n_steps=1000, batch=16, rate=3e-3, warm_up=50, beta1=0.9, beta2=0.9
     Traceback (most recent call last):
     ValueError: settings: n_steps is 0, expected a whole number of at least 1
     """
+    for name, value in (("rate", rate), ("warm_up", warm_up), ("beta1", beta1), ("beta2", beta2),
+                        ("eps", eps), ("decay", decay), ("clip", clip)):
+        check_number("settings", name, value)
     for name, value in (("n_steps", n_steps), ("batch", batch)):
         if type(value) is not int or value < 1:
             raise ValueError(f"settings: {name} is {value!r}, "
@@ -77,6 +83,8 @@ def settings(n_steps=1000, batch=16, rate=3e-3, warm_up=50, beta1=0.9, beta2=0.9
     for name, value in (("rate", rate), ("warm_up", warm_up), ("eps", eps), ("decay", decay)):
         if not 0 <= value < math.inf:
             raise ValueError(f"settings: {name} is {value!r}, expected a number of at least 0")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"settings: clip is {clip!r}, expected a number above 0, or None")
     for name, value in (("beta1", beta1), ("beta2", beta2)):
         if not 0 <= value < 1:
             raise ValueError(f"settings: {name} is {value!r}, "
@@ -104,8 +112,8 @@ def no_moments(weights):
 def adamw(weights, gradients, moments, rule, rate):
     """Return (weights, moments) after one step.
 
-    weights and gradients are records of one structure, or one tensor each; rule is a Settings.
-    With m and v the moving means of the gradient g and of g², and t the number of this step:
+    weights and gradients are records of one structure, or one tensor each.  With m and v the
+    moving means of the gradient g and of g², and t the number of this step:
 
         m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g²
         w = w - rate * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay * w)
@@ -152,16 +160,33 @@ def by_rows(f, *tensors):
 # One loop a row, with everything that is the same for all its entries worked out before.
 
 def mean_row(beta):
+    """A function of a row of moving means and a row of gradients: the next means.
+
+    >>> mean_row(0.5)([2.0, 0.0], [4.0, 1.0])
+    [3.0, 0.5]
+    """
     new = 1 - beta
     return lambda row, g: [beta * m + new * d for m, d in zip(row, g)]
 
 
 def mean_square_row(beta):
+    """As mean_row, of the gradients' squares.
+
+    >>> mean_square_row(0.5)([2.0, 0.0], [4.0, 1.0])
+    [9.0, 0.5]
+    """
     new = 1 - beta
     return lambda row, g: [beta * v + new * d * d for v, d in zip(row, g)]
 
 
 def adamw_row(rate, rest, eps, decay):
+    """A function of a row of weights, of m and of v: the weights after the step.  rest is what the
+    moments are divided by, 1 - beta1^t and 1 - beta2^t.
+
+    >>> moved = adamw_row(rate=0.5, rest=(0.5, 0.25), eps=0.0, decay=0.5)
+    >>> moved([1.0], [0.25], [1.0])               # 1 - 0.5 * (0.25 / 0.5 / sqrt(1 / 0.25) + 0.5)
+    [0.625]
+    """
     pace, keep, rest2 = rate / rest[0], 1 - rate * decay, rest[1]
 
     def moved(w, m, v):
@@ -229,7 +254,7 @@ def rate_at(t, rule):
 
 # ---- one batch ----
 
-GROUP = 4               # sequences a task; fixed, so that sums are formed in one order
+GROUP = 2               # sequences a task; fixed, so that sums are formed in one order
 
 
 def batch_loss_and_gradients(model, batch, executor=None):
@@ -299,16 +324,50 @@ class Training(namedtuple("Training", ("model", "moments", "settings", "random_s
 
 
 def start(model, rule):
-    """A Training before its first step."""
+    """A Training before its first step.
+
+    >>> from pyres.model import small_model
+    >>> training = start(small_model(), settings(seed=7))
+    >>> training.moments.step, training.random_state
+    (0, 7)
+    """
     return Training(model, no_moments(model.weights), rule, Generator(rule.seed).state)
 
 
+class Report(namedtuple("Report", ("loss", "gradient_length", "rate", "n_targets"))):
+    """What a step saw.
+
+    loss               of its batch, in nats
+    gradient_length    before clipping
+    rate               the learning rate it took
+    n_targets          how many targets counted
+    """
+
+
 def step(training, draw, executor=None):
-    """Return (training, report) after one step.
+    """Return (training, report) after one step: a new Training, and a Report.
 
     draw(generator, n) gives a batch of n pairs (tokens, targets), and takes every random number it
-    needs from the generator.  The report holds the step's loss, the gradients' length before
-    clipping, the rate, and how many targets counted.
+    needs from the generator.  Raises ValueError where no target counts, or the gradients are not
+    finite.
+
+    Token 1's embedding has no say yet, so the loss is log 2.  Token 0 comes next, and the step is
+    towards token 0's embedding; the first step of Adam is as long as the rate:
+
+    >>> from pyres.config import model_config
+    >>> from pyres.model import make_model
+    >>> from pyres.show import rounded
+    >>> from pyres.weights import ModelWeights
+    >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None,
+    ...                       final_norm=False)
+    >>> w = ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None)
+    >>> rule = settings(batch=2, rate=0.25, warm_up=0, decay=0)
+    >>> training, report = step(start(make_model(config, w), rule),
+    ...                         lambda generator, n: [([1], [0])] * n)
+    >>> rounded(report)
+    [0.693, 0.5, 0.25, 2]
+    >>> rounded(training.model.weights.w_embed), training.moments.step
+    ([[1.0, 0.0], [0.25, 0.0]], 1)
     """
     rule, moments = training.settings, training.moments
     generator = Generator(training.random_state)
@@ -320,7 +379,3 @@ def step(training, draw, executor=None):
     model = Model(training.model.name, training.model.config, weights, training.model.tokenizer)
     n_counted = sum([target is not None for _, targets in batch for target in targets])
     return Training(model, moments, rule, generator.state), Report(loss, length, rate, n_counted)
-
-
-class Report(namedtuple("Report", ("loss", "gradient_length", "rate", "n_targets"))):
-    """What a step saw: the loss in nats, the gradients' length, the rate, how many targets."""

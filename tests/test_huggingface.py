@@ -163,8 +163,6 @@ class Refusals(unittest.TestCase):
     def test_what_is_no_folder(self):
         with self.assertRaisesRegex(FileNotFoundError, "name a Hugging Face folder"):
             pyres.load("no/such/folder")
-        with self.assertRaisesRegex(FileNotFoundError, "name a Hugging Face folder"):
-            pyres.load()
         with self.assertRaisesRegex(ValueError, "another kind of file"):
             pyres.load(os.path.join(MODELS, "gpt2", "config.json"))
 

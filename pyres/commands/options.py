@@ -1,7 +1,7 @@
 """Options: their values, their parsers, and what may be refused.
 
     Refused, explained, nearest    what a user can mend, with its exit code and a hint
-    exact_numbers, whole, token_ids, position, block_range    readers of values
+    exact_numbers, whole, from_0, token_ids, position, block_range    readers of values
     Parser                         argparse, without abbreviations, with did-you-mean
     common_options, model_options  what several commands take
     split_at_command               options may stand before the command, too
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from ..view.terminal import columns_of
 
 __all__ = ["DONE", "NO", "USAGE", "BAD_INPUT", "ENVIRONMENT", "Refused", "explained", "nearest",
-           "exact_numbers", "whole", "token_ids", "position", "block_range", "PROG", "Parser",
+           "exact_numbers", "whole", "from_0", "token_ids", "position", "block_range", "PROG", "Parser",
            "common_options", "MODEL_OPTIONS", "model_options", "split_at_command"]
 
 # exit codes: done, a check answered no, usage, bad input, environment
@@ -106,6 +106,21 @@ def whole(smallest=None, largest=None):
             raise argparse.ArgumentTypeError(f"{given} is not between {smallest} and {largest}")
         return int(given)
     return read
+
+
+def from_0(given):
+    """A number of at least 0.
+
+    >>> from_0("3e-3"), from_0("0")
+    (0.003, 0.0)
+    """
+    try:
+        number = float(given)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{given!r} is no number of at least 0")
+    return number
 
 
 def token_ids(given):

@@ -19,7 +19,14 @@ __all__ = ["Characters", "vocabulary_of"]
 
 
 class Characters:
-    """tokens, the texts by id; bos, the id of the mark that stands before a text, or None."""
+    """tokens, the texts by id; bos, the id of the mark that stands before a text, or None.
+
+    Raises ValueError where a token is no text, is empty or stands twice, or bos is no id.
+
+    >>> Characters(["a", "a"])
+    Traceback (most recent call last):
+    ValueError: Characters: tokens are texts, none empty and no two alike
+    """
 
     def __init__(self, tokens, bos=None):
         if (len(set(tokens)) < len(tokens)
@@ -36,6 +43,12 @@ class Characters:
 
         special puts the mark before it; parse_special lets the mark's own text in the text be the
         mark.  Raises ValueError for a character that is not in the vocabulary.
+
+        >>> tokenizer = Characters(["<bos>", "a", "<", "b", "o", "s", ">"], bos=0)
+        >>> tokenizer.encode("a<bos>")
+        [0, 1, 2, 3, 4, 5, 6]
+        >>> tokenizer.encode("a<bos>", parse_special=True)
+        [0, 1, 0]
         """
         ids = [self.bos] if special and self.bos is not None else []
         mark = self.tokens[self.bos] if parse_special and self.bos is not None else None
@@ -55,7 +68,14 @@ class Characters:
         return ids
 
     def decode(self, ids):
-        """The texts of the ids, one after the other."""
+        """The texts of the ids, one after the other.
+
+        >>> Characters(["<bos>", "a", "b"], bos=0).decode([0, 2, 1, 2])
+        '<bos>bab'
+        """
+        for token in ids:
+            if type(token) is not int or not 0 <= token < len(self.tokens):
+                raise ValueError(f"decode: {token!r} is none of the {len(self.tokens)} ids")
         return "".join([self.tokens[token] for token in ids])
 
 

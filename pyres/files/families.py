@@ -10,6 +10,11 @@ A description says how to read config.json (`config`), and which file tensor hol
 Layouts: "rows" has outputs as rows, `[d_out][d_in]`, as pyres has; "columns" is GPT-2's Conv1D,
 `[d_in][d_out]`, and is turned over.  Several leaves in one tensor stand one after the other along
 the outputs.
+
+>>> for row in norm_rows("ln_f", "final_norm"):
+...     print(*row)
+ln_f.weight rows ['final_norm.gain']
+ln_f.bias rows ['final_norm.bias']
 """
 import re
 from collections import namedtuple

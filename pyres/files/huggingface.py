@@ -11,15 +11,29 @@ Nothing is filled in and nothing is ignored that could change a number:
     inspect         what a folder holds -> FolderInfo
     load            a folder -> Model
     file_tensors    weights or gradients back under the names and in the layouts of the files
+
+A folder read into a Model, and its weights again as the file has them:
+
+>>> import os, tempfile
+>>> with tempfile.TemporaryDirectory() as parent:
+...     folder = os.path.join(parent, "small")
+...     write_small_folder(folder)
+...     model, info = load(folder), inspect(folder)
+...     written = file_tensors(info.rows, model.weights)
+...     all(info.tensors[name] == written[name] for name in written)
+True
+>>> model.name, model.config.d_model, written["ln_f.weight"]
+('small', 2, [1.0, 1.0])
 """
+import json
 import os
 from collections import namedtuple
 
 from ..linalg import shape, transpose
 from ..model import make_model
-from ..weights import leaf_shapes, leaves, weights_from_leaves
+from ..weights import leaf_shapes, leaves, random_weights, weights_from_leaves
 from .families import FAMILIES
-from .safetensors import read
+from .safetensors import read, write
 from .strict_json import brief, parse
 
 __all__ = ["Fields", "FolderInfo", "inspect", "load", "file_tensors"]
@@ -58,7 +72,15 @@ class Fields:
     """A config's values by key; each reading checks the type and says the file and the key.
 
     largest is the largest size of any tensor in the files.  A size beyond it cannot be right, and
-    is refused before anything of that size is made.
+    is refused before anything of that size is made.  Every method but not_read takes a key; what
+    is refused raises ValueError.
+
+    >>> fields = Fields({"n_embd": 4, "n_head": "2", "use_cache": True}, "config.json")
+    >>> fields.size("n_embd"), fields.number("layer_norm_epsilon", 0.5), fields.not_read()
+    (4, 0.5, ['n_head', 'use_cache'])
+    >>> fields.size("n_head")
+    Traceback (most recent call last):
+    ValueError: config.json: n_head is '2'; expected a whole number of at least 1
     """
 
     def __init__(self, values, what, largest=None):
@@ -77,6 +99,7 @@ class Fields:
         return default
 
     def refuse(self, key, value, wanted):
+        """Raise ValueError: the file, the key, its value and what was wanted."""
         raise ValueError(f"{self.what}: {key} is {brief(value)}; expected {wanted}")
 
     def size(self, key, default=REQUIRED, bounded=True):
@@ -100,12 +123,14 @@ class Fields:
         return float(value)
 
     def flag(self, key, default):
+        """True or false."""
         value = self.get(key, default)
         if type(value) is not bool:
             self.refuse(key, value, "true or false")
         return value
 
     def text(self, key, default):
+        """A str."""
         value = self.get(key, default)
         if type(value) is not str:
             self.refuse(key, value, "a text")
@@ -125,6 +150,7 @@ class Fields:
             self.refuse(key, value, repr(wanted))
 
     def divides(self, key, part, whole_key, whole):
+        """Raise unless one size, `part`, divides another, `whole`."""
         if whole % part:
             raise ValueError(f"{self.what}: {key} is {part}, "
                              f"which does not divide {whole_key} {whole}")
@@ -170,6 +196,15 @@ def inspect(folder):
 
     Each is checked against the other; no weight is decoded.  Raises ValueError with the file's
     name and the rule, FileNotFoundError where a file is missing.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     write_small_folder(os.path.join(parent, "small"))
+    ...     info = inspect(os.path.join(parent, "small"))
+    >>> info.family.model_type, info.config.n_ctx, len(info.rows)
+    ('gpt2', 4, 16)
+    >>> info.buffers, info.keys_not_read                    # a causal mask, and no mathematics
+    (['h.0.attn.bias'], ['use_cache'])
     """
     path = os.path.join(folder, "config.json")
     values = _read_config(path)
@@ -274,6 +309,13 @@ def load(folder):
 
     Raises ValueError as inspect does, and where the files hold an lm_head that differs from the
     embedding it is said to be tied to.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     write_small_folder(os.path.join(parent, "small"))
+    ...     model = load(os.path.join(parent, "small"))
+    >>> model.name, model.weights.final_norm
+    ('small', NormWeights(gain=[1.0, 1.0], bias=[0.0, 0.0]))
     """
     info = inspect(folder)
     found = {}
@@ -304,6 +346,13 @@ def file_tensors(rows, weights):
     """A dict of weights, or of their gradients, by the files' names and in the files' layouts.
 
     The way back of load: leaves that share a tensor are stacked, and Conv1D's are turned over.
+    rows are a family's, as inspect gives them.
+
+    >>> from pyres.files.families import Row
+    >>> from pyres.weights import AttentionWeights
+    >>> w = AttentionWeights([[1, 2]], [[3, 4]], [[5, 6]], None, *[None] * 6)
+    >>> file_tensors([Row("c_attn.weight", "columns", ["w_q", "w_k", "w_v"])], w)
+    {'c_attn.weight': [[1, 3, 5], [2, 4, 6]]}
     """
     found = dict(leaves(weights))
     tensors = {}
@@ -311,3 +360,21 @@ def file_tensors(rows, weights):
         stacked = [entry for leaf in row.leaves for entry in found[leaf]]
         tensors[row.tensor] = transpose(stacked) if row.layout == "columns" else stacked
     return tensors
+
+
+# ---- a folder for the examples ----
+
+def write_small_folder(folder):
+    """Make a folder with a GPT-2 of one block, d_model 2 and three tokens, for the examples: its
+    weights, and the causal mask that old files hold besides.
+    """
+    values = {"model_type": "gpt2", "vocab_size": 3, "n_positions": 4, "n_embd": 2, "n_head": 1,
+              "n_layer": 1, "use_cache": True}
+    fields, family = Fields(values, "config.json"), _family(values, "config.json")
+    config = family.config(fields)
+    tensors = file_tensors(family.tensors(fields, config), random_weights(config))
+    tensors["h.0.attn.bias"] = [[[[float(s <= t) for s in range(4)] for t in range(4)]]]
+    os.mkdir(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(values, file)
+    write(os.path.join(folder, "model.safetensors"), tensors)

@@ -28,10 +28,9 @@ import os
 from ..config import (ATTENTION_FIELDS, BLOCK_FIELDS, MODEL_FIELDS, NORM_FIELDS, ROTARY_FIELDS,
                       AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig,
                       check_config)
-from ..linalg import shape
 from ..model import make_model
 from ..training import Moments, Training, settings
-from ..weights import leaves, weights_from_leaves
+from ..weights import leaf_shapes, leaves, weights_from_leaves
 from .characters import Characters
 from .safetensors import read, read_bytes, write
 from .strict_json import brief, parse
@@ -52,7 +51,12 @@ INSIDE = {"attn_norm": NormConfig, "attn_post_norm": NormConfig, "mlp_norm": Nor
 
 
 def config_to_json(config):
-    """A config as JSON text: an object for each record, in the order of its fields."""
+    """A config as JSON text: an object for each record, in the order of its fields.
+
+    >>> from pyres.config import norm_config
+    >>> config_to_json(norm_config("rms", 0.5))
+    '{"kind":"rms","eps":0.5,"scale":null}'
+    """
     return json.dumps(_plain(config), separators=(",", ":"))
 
 
@@ -63,7 +67,16 @@ def _plain(value):
 
 
 def config_from_json(text, what):
-    """The ModelConfig of a JSON text; ValueError where it is none, with `what` before the rule."""
+    """The ModelConfig of a JSON text; ValueError where it is none, with `what` before the rule.
+
+    >>> from pyres.config import model_config
+    >>> config = model_config(d_model=2, d_vocab=3, n_ctx=4, n_layers=0, block=None)
+    >>> config_from_json(config_to_json(config), "small") == config
+    True
+    >>> config_from_json(config_to_json(config).replace("3", "-3"), "small")
+    Traceback (most recent call last):
+    ValueError: small: model_config: d_vocab is -3, expected a whole number of at least 1
+    """
     values = parse(text.encode("utf-8"), what)
     try:
         config = _record(ModelConfig, values)
@@ -103,6 +116,17 @@ def save(model, path):
 
     Raises TypeError for a tokenizer that is not of characters, and whatever safetensors.write
     raises; the file is then what it was.
+
+    >>> import os, tempfile
+    >>> from pyres.files.safetensors import read
+    >>> from pyres.model import small_model
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "small.safetensors")
+    ...     save(small_model(), path)
+    ...     tensors = read(path)
+    ...     list(tensors)[:4], tensors["w_embed"]
+    (['w_embed', 'blocks.0.attn_norm.gain', 'blocks.0.attn.w_q', 'blocks.0.attn.w_k'], \
+[[16.0], [8.0]])
     """
     if not isinstance(model.tokenizer, (Characters, type(None))):
         raise TypeError(f"save: the tokenizer is a {type(model.tokenizer).__name__}; "
@@ -111,18 +135,49 @@ def save(model, path):
 
 
 def load(path):
-    """Read a model that save wrote; ValueError where the file is none, or its parts do not fit."""
-    tensors = read(path)
-    return _model(tensors.metadata, dict(tensors), os.fsdecode(path), FORMAT)
+    """Read a model that save wrote; ValueError where the file is none, or its parts do not fit.
+
+    >>> import os, tempfile
+    >>> from pyres.model import run, small_model
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "small.safetensors")
+    ...     save(small_model()._replace(tokenizer=Characters(["a", "b"])), path)
+    ...     model = load(path)
+    >>> model.name, run(model, "a").logits
+    ('small', [[70.0, 0.0]])
+    """
+    return _whole_model(read(path))
 
 
 def load_bytes(data, what):
-    """As load, from the bytes of the whole file."""
-    return _model(*read_bytes(data, what), what, FORMAT)
+    """As load, from the bytes of the whole file; `what` names it in messages.
+
+    >>> import os, tempfile
+    >>> from pyres.model import small_model
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "small.safetensors")
+    ...     save(small_model(), path)
+    ...     with open(path, "rb") as file:
+    ...         data = file.read()
+    >>> load_bytes(data, "small").weights == small_model().weights
+    True
+    >>> load_bytes(data[:-1], "small")
+    Traceback (most recent call last):
+    ValueError: small: the tensors need 52 bytes of data, the file has 51; it is cut short, so \
+fetch it again
+    """
+    return _whole_model(read_bytes(data, what))
 
 
-def _model(metadata, tensors, what, expected):
-    """The Model that metadata and tensors describe."""
+def _whole_model(tensors):
+    """The Model in the Tensors of a model file."""
+    shapes = {name: tensors.shape(name) for name in tensors}
+    return _model(tensors.metadata, tensors, shapes, tensors.path, FORMAT)
+
+
+def _model(metadata, tensors, shapes, what, expected):
+    """The Model that metadata and tensors describe.  No tensor is asked for before all shapes are
+    known to fit the config."""
     if metadata.get("format") != expected:
         raise ValueError(f"{what}: not a {expected.split()[1]} of pyres: its format is "
                          f"{brief(metadata.get('format'))}, expected {expected!r}")
@@ -136,13 +191,22 @@ def _model(metadata, tensors, what, expected):
         if tokenizer is not None and len(tokenizer.tokens) != config.d_vocab:
             raise ValueError(f"{len(tokenizer.tokens)} characters "
                              f"for a vocabulary of {config.d_vocab}")
+        _check_shapes(config, shapes)
         weights = weights_from_leaves(config, tensors)
-        strangers = set(tensors) - {name for name, _ in leaves(weights)}
-        if strangers:
-            raise ValueError(f"the tensor {min(strangers)} is no weight of this config")
         return make_model(config, weights, metadata["name"], tokenizer)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{what}: {error}") from None
+
+
+def _check_shapes(config, shapes):
+    """Raise ValueError for a tensor, by name, that is no weight of the config or of another shape."""
+    fits = dict(leaf_shapes(config))
+    for name in shapes:
+        if name not in fits:
+            raise ValueError(f"the tensor {name} is no weight of this config")
+        if shapes[name] not in fits[name]:
+            raise ValueError(f"{name} has shape {shapes[name]}, the config asks for "
+                             + " or ".join([str(fit) for fit in fits[name]]))
 
 
 # ---- a run that is not done ----
@@ -151,7 +215,23 @@ PARTS = ("weights", "first", "second")
 
 
 def save_training(training, path, about):
-    """Write a Training as it is, in float64; `about` is a dict of str that comes back with it."""
+    """Write a Training as it is, in float64; `about` is a dict of str that comes back with it.
+
+    Raises what safetensors.write raises; the file is then what it was.
+
+    >>> import os, tempfile
+    >>> from pyres.files.safetensors import read
+    >>> from pyres.model import small_model
+    >>> from pyres.training import settings, start
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "small.resume")
+    ...     save_training(start(small_model(), settings(seed=7)), path, {"task": "echo"})
+    ...     stored = read(path)
+    ...     stored["weights.w_embed"], stored["second.w_embed"]
+    ([[16.0], [8.0]], [[0.0], [0.0]])
+    >>> stored.metadata["step"], stored.metadata["random_state"], stored.metadata["about"]
+    ('0', '7', '{"task": "echo"}')
+    """
     moments = training.moments
     records = training.model.weights, moments.first, moments.second
     tensors = [(f"{part}.{name}", tensor)
@@ -163,30 +243,60 @@ def save_training(training, path, about):
 
 
 def load_training(path):
-    """Return (training, about) as save_training wrote them."""
+    """Return (training, about) as save_training wrote them; ValueError where the file is no
+    training run, or its parts do not fit.
+
+    >>> import os, tempfile
+    >>> from pyres.model import small_model
+    >>> from pyres.training import settings, start
+    >>> training = start(small_model(), settings(seed=7))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "small.resume")
+    ...     save_training(training, path, {"task": "echo"})
+    ...     again, about = load_training(path)
+    >>> again == training, about
+    (True, {'task': 'echo'})
+    """
     stored, what = read(path), os.fsdecode(path)
-    metadata, found = stored.metadata, {part: {} for part in PARTS}
+    shapes = {part: {} for part in PARTS}
     for name in stored:
         part, _, leaf = name.partition(".")
-        if part not in found:
+        if part not in shapes:
             raise ValueError(f"{what}: the tensor {brief(name)} is no part of a training run")
-        found[part][leaf] = stored[name]
-    model = _model(metadata, found["weights"], what, RESUME_FORMAT)
+        shapes[part][leaf] = stored.shape(name)
+    metadata, weights = stored.metadata, Part(stored, "weights")
+    model = _model(metadata, weights, shapes["weights"], what, RESUME_FORMAT)
     try:
+        for part in PARTS[1:]:
+            if shapes[part] != shapes["weights"]:
+                raise ValueError(f"the tensors of {part} are not shaped like the weights")
         rule = settings(*parse(metadata["settings"].encode("utf-8"), "settings"))
-        first, second = [_like(model.weights, found[part], model.config) for part in PARTS[1:]]
-        moments = Moments(int(metadata["step"]), first, second)
+        first, second = [weights_from_leaves(model.config, Part(stored, part)) for part in PARTS[1:]]
+        moments = Moments(whole_number(metadata, "step"), first, second)
         about = parse(metadata["about"].encode("utf-8"), "about")
-        return Training(model, moments, rule, int(metadata["random_state"])), about
+        return Training(model, moments, rule, whole_number(metadata, "random_state")), about
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{what}: {error}") from None
 
 
-def _like(weights, found, config):
-    """A record of moments; raises unless it has the tensors of the weights, in their shapes."""
-    record = weights_from_leaves(config, found)
-    wanted = [(name, shape(tensor)) for name, tensor in leaves(weights)]
-    have = [(name, shape(tensor)) for name, tensor in leaves(record)]
-    if wanted != have:
-        raise ValueError("the moments are not shaped like the weights")
-    return record
+class Part:
+    """The tensors of one part of a training file, by the names of their leaves."""
+
+    def __init__(self, stored, part):
+        self.stored, self.part = stored, part
+
+    def get(self, name):
+        """The tensor of that name, or None."""
+        return self.stored.get(f"{self.part}.{name}")
+
+
+def whole_number(metadata, key):
+    """The whole number that the metadata's text of a key says.
+
+    >>> whole_number({"step": "17"}, "step")
+    17
+    """
+    text = metadata[key]
+    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+        raise ValueError(f"{key} is {brief(text)}, expected a whole number")
+    return int(text)

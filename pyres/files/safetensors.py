@@ -257,8 +257,10 @@ class Tensors(Mapping):
     ...     path = os.path.join(folder, "one.safetensors")
     ...     write(path, {"gain": [1.0, 0.5]})
     ...     tensors = Tensors(path)
-    ...     len(tensors), "gain" in tensors, tensors.entry("gain"), dict(tensors)
-    (1, True, Entry(dtype='F32', shape=(2,), begin=0, end=8), {'gain': [1.0, 0.5]})
+    ...     len(tensors), "gain" in tensors, dict(tensors)
+    (1, True, {'gain': [1.0, 0.5]})
+    >>> tensors.dtype("gain"), tensors.shape("gain"), tensors.entry("gain")    # from the header
+    ('F32', (2,), Entry(dtype='F32', shape=(2,), begin=0, end=8))
     """
 
     def __init__(self, path):
@@ -298,15 +300,36 @@ class Tensors(Mapping):
 
     def __getitem__(self, name):
         entry = self.entry(name)
+        data = self._data_of(entry)
+        try:
+            return nest(decode(data, entry.dtype), entry.shape)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: tensor {brief(name)}: {error}") from None
+
+    def _data_of(self, entry):
         with open(self.path, "rb") as file:
             file.seek(self._begin_of_data + entry.begin)
             data = file.read(entry.end - entry.begin)
             if _stamp(file) != self._stamp:
                 raise ValueError(f"{self.path} changed since its header was read; read it again")
-        try:
-            return nest(decode(data, entry.dtype), entry.shape)
-        except ValueError as error:
-            raise ValueError(f"{self.path}: tensor {brief(name)}: {error}") from None
+        return data
+
+
+class TensorsInBytes(Tensors):
+    """As Tensors, from the bytes of a whole file that are there already; path is their name."""
+
+    def __init__(self, data, what):
+        self.path, self._data = what, data
+        length = int.from_bytes(data[:8], "little")
+        _check_header_length(length, what)
+        if len(data) < 8 + length:
+            raise ValueError(f"{what}: {len(data)} bytes, too few for its header")
+        self._begin_of_data = 8 + length
+        self.metadata, self._entries = parse_header(
+            data[8:self._begin_of_data], len(data) - self._begin_of_data, what)
+
+    def _data_of(self, entry):
+        return self._data[self._begin_of_data + entry.begin:self._begin_of_data + entry.end]
 
 
 def read(path):
@@ -328,23 +351,14 @@ def read(path):
 
 
 def read_bytes(data, what):
-    """Return (metadata, tensors), a dict of str and a dict of nested lists, from the bytes of a
-    whole file; `what` names it in messages.  As read, for a file that is inside another.
+    """As read, from the bytes of a whole file; `what` names them in messages.
 
     >>> header = b'{"w":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}'
-    >>> data = len(header).to_bytes(8, "little") + header + bytes.fromhex("003e 00bc")
-    >>> read_bytes(data, "inner")
-    ({}, {'w': [1.5, -1.0]})
+    >>> file = len(header).to_bytes(8, "little") + header + bytes.fromhex("003e 00bc")
+    >>> dict(read_bytes(file, "inner"))
+    {'w': [1.5, -1.0]}
     """
-    length = int.from_bytes(data[:8], "little")
-    _check_header_length(length, what)
-    if len(data) < 8 + length:
-        raise ValueError(f"{what}: {len(data)} bytes, too few for its header")
-    start = 8 + length
-    metadata, entries = parse_header(data[8:start], len(data) - start, what)
-    tensors = {name: nest(decode(data[start + e.begin:start + e.end], e.dtype), e.shape)
-               for name, e in entries.items()}
-    return metadata, tensors
+    return TensorsInBytes(data, what)
 
 
 # From nested lists to bytes

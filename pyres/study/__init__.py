@@ -1,4 +1,8 @@
-"""Questions about the stream: for now, what a model counts."""
-from . import counting
+"""Questions about the stream.
 
-__all__ = ["counting"]
+    counting    how many weights, writers, multiply-adds
+    compare     two runs, and what their difference answers
+"""
+from . import compare, counting
+
+__all__ = ["compare", "counting"]
