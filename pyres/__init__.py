@@ -32,14 +32,15 @@ from .rotary import angles, frequencies, rotate, rotate_backward
 __version__ = "0.1.0"
 
 LATER = ("edits", "config", "weights", "attention", "mlp", "loss", "blocks", "model",
-         "generation", "data")
+         "generation", "data", "rng")
 
 
 def __getattr__(name):
-    """The modules of LATER and every public name of theirs; files, load and save; study; training.
+    """The modules of LATER and the public names of theirs that are no module's (mlp and attention
+    are modules); files, load and save; study; training.
 
-    They are imported when first asked for, so that `import pyres` stays small: modules with
-    records take longer to set up than all that is imported above.
+    They are imported when first asked for, so that `import pyres` stays small: modules with records
+    take longer to set up than all that is imported above.
     """
     # An import of a name from a module makes the module an attribute of the package, and so the
     # next line finds it there.
@@ -66,6 +67,16 @@ def __getattr__(name):
 def _later():
     from .generation import generate    # imports all of them but data
     from .data import text_loss
-    from . import edits, config, weights, attention, mlp, loss, blocks, model, generation, data
-    modules = edits, config, weights, attention, mlp, loss, blocks, model, generation, data
+    from . import (attention, blocks, config, data, edits, generation, loss, mlp, model, rng,
+                   weights)
+    modules = (edits, config, weights, attention, mlp, loss, blocks, model, generation, data, rng)
     return list(zip(LATER, modules))
+
+
+def __dir__():
+    """What tab completion shows: everything that can be asked for."""
+    from . import linalg, nonlinear, norms, rotary, stream
+    later = [name for known, module in _later() for name in [known] + module.__all__]
+    eager = [name for module in (stream, linalg, nonlinear, norms, rotary)
+             for name in module.__all__]
+    return sorted(set(later + eager + ["files", "load", "save", "study", "training", "show"]))

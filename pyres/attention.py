@@ -54,6 +54,8 @@ def seen(t, n_queries, n_keys, causal=True, window=None):
     >>> seen(1, n_queries=3, n_keys=3), seen(0, n_queries=2, n_keys=6), seen(3, 4, 4, window=2)
     ((0, 2), (0, 5), (2, 4))
     """
+    if window is not None and not causal:
+        raise ValueError("attend: a window counts back from a query, so it needs causal=True")
     position = n_keys - n_queries + t
     first = 0 if window is None else max(0, position - window + 1)
     end = position + 1 if causal else n_keys
@@ -93,6 +95,8 @@ def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=No
     # one tuple a channel, so that a mean is a product
     columns = [list(zip(*v_head)) for v_head in v]
     n_queries, n_keys = len(q[0]), len(k[0])
+    if patterns is not None:
+        check_length("attend", "the list of patterns", patterns, len(q))
     spans = [seen(t, n_queries, n_keys, causal, window) for t in range(n_queries)]
     everything = [(0, n_keys)] * n_queries
     all_scores, all_patterns, mixed = [], [], []
@@ -213,6 +217,7 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
     q, k, v = steps.q, steps.k, steps.v
     group, n_queries, n_keys = len(q) // len(k), len(q[0]), len(k[0])
     check_length("attend_backward", "d_mixed", d_mixed, len(q))
+    _check_heads("gradients", d_mixed, n_queries, len(v[0][0]))
     spans = [seen(t, n_queries, n_keys, causal, window) for t in range(n_queries)]
     seers = [seen_by(s, spans) for s in range(n_keys)]
     d_q, d_k, d_v = [], [], []
@@ -289,6 +294,7 @@ def join_heads(heads):
     >>> join_heads([[[1, 2], [5, 6]], [[3, 4], [7, 8]]])
     [[1, 2, 3, 4], [5, 6, 7, 8]]
     """
+    check_rows("join_heads", heads, len(heads[0]))
     return [[a for row in rows for a in row] for rows in zip(*heads)]
 
 
@@ -302,6 +308,7 @@ def project_heads(flat, gain, n_heads, config, first_position=0):
     >>> project_heads([[1, 2, 3, 4]], None, 2, attention_config(2, 2))
     [[[1, 2]], [[3, 4]]]
     """
+    check_rows("attention: queries or keys", flat, n_heads * config.d_head)
     if gain is not None and len(gain) != config.d_head:
         flat = _qk_norm(flat, gain, config.qk_norm)
     heads = split_heads(flat, n_heads)
@@ -339,6 +346,7 @@ def project_heads_backward(d_heads, flat, gain, n_heads, config, first_position=
     >>> project_heads_backward([[[1, 2]], [[3, 4]]], [[0, 0, 0, 0]], None, 2, config)
     ([[1, 2, 3, 4]], None)
     """
+    check_length("project_heads_backward", "d_heads", d_heads, n_heads)
     if config.rotary is not None:
         # forward: heads = rotate(heads, table)
         table = _table(config.rotary, len(flat), first_position)

@@ -24,7 +24,7 @@ the norm of the sum.
 >>> from pyres.config import attention_config, block_config
 >>> from pyres.edits import BlockEdits, set_pattern
 >>> from pyres.weights import AttentionWeights, BlockWeights, MLPWeights
->>> config = block_config(1, attention_config(n_heads=1, d_head=1), norm=False, activation="relu")
+>>> config = block_config(1, attention_config(n_heads=1, d_head=1), norm=None, activation="relu")
 >>> w = BlockWeights(None, AttentionWeights([[0]], [[0]], [[2]], [[1]], *[None] * 6), None, None,
 ...                  None, MLPWeights(None, [[3]], [[1]], None, None, None), None, None)
 >>> given = BlockEdits([], [], [], [(0, set_pattern("L0.attn.H0", [[1]]))], None, None)
@@ -37,7 +37,7 @@ from collections import namedtuple
 from .attention import attention_backward, attention_steps
 from .config import attention_config, block_config, norm_config, norms_of
 from .edits import NO_EDITS, edit_state, edit_update, edit_update_backward
-from .linalg import add, check_length, multiply, scale, sum_rows, zeros_like
+from .linalg import add, check_length, check_like, multiply, scale, sum_rows, zeros_like
 from .mlp import mlp_backward, mlp_steps
 from .norms import (affine, frozen_layer_norm, frozen_layer_norm_backward, frozen_rms_norm,
                     frozen_rms_norm_backward, layer_norm_backward_from, layer_norm_parts,
@@ -149,6 +149,7 @@ def multiply_branch_backward(d_out, x, multiplier):
     >>> multiply_branch_backward([[1, 1], [1, 1]], [[1, 2], [3, 4]], [1, 100])[1]
     [4, 6]
     """
+    check_like("multiply_branch_backward", "d_out", d_out, x)
     if multiplier is None:
         return d_out, None
     by_channel = sum_rows([multiply(d, row) for d, row in zip(d_out, x)])

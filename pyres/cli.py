@@ -84,10 +84,15 @@ def check_means_something(command, options):
 
 # ---- what becomes of its answer ----
 
-def put(result):
-    """Write the result to stdout; Refused where that cannot be done."""
+def check_stdout():
+    """Refused where there is no stdout, as with `>&-` in a shell."""
     if sys.stdout is None:
         raise Refused(ENVIRONMENT, "there is no standard output")
+
+
+def put(result):
+    """Write the result to stdout; Refused where that cannot be done."""
+    check_stdout()
     try:
         terminal.write(sys.stdout, result)
     except BrokenPipeError:
@@ -105,6 +110,7 @@ def put_answer(command, answer, options, following):
         del fields["draw"]
         put(json.dumps(record.plain(fields), allow_nan=False) + "\n")
     else:
+        check_stdout()
         look = terminal.look_for(sys.stdout, options.columns, options.ascii, options.color,
                                  options.precision, options.quiet)
         put("\n".join(answer.draw(look)) + "\n" + ("" if options.quiet else following))

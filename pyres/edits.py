@@ -24,7 +24,7 @@ was trained without the branch.
 """
 from collections import namedtuple
 
-from .linalg import check_numbers, checked_copy, copied, shape_text, zeros_like
+from .linalg import check_numbers, checked_copy, copied, same_shape, shape_text, zeros_like
 from .scalar import check_constant
 
 __all__ = ["Edit", "StateEdit", "scale", "replace", "set_pattern", "set_state",
@@ -97,12 +97,15 @@ def checked_positions(name, positions):
     """
     if positions is None:
         return None
+    if not hasattr(positions, "__iter__") and not hasattr(positions, "__next__"):
+        raise TypeError(f"{name}: positions are a list of whole numbers, got {positions!r}")
+    positions = list(positions)
     for t in positions:
         if type(t) is not int:
             raise TypeError(f"{name}: positions are whole numbers, got {t!r}")
         if t < 0:
             raise ValueError(f"{name}: position {t} is negative; positions count from 0")
-    return list(positions)
+    return positions
 
 
 # ---- on one update ----
@@ -126,7 +129,7 @@ def edit_update(update, edits):
 def _edited(update, edit):
     if edit.kind == "scale":
         return _at_positions(update, edit, [_scaled(row, edit.value) for row in update])
-    if shape_text(edit.value) != shape_text(update):
+    if not same_shape(edit.value, update):
         raise ValueError(f"replace: the update for {edit.writer} has shape "
                          f"{shape_text(edit.value)}, the writer's {shape_text(update)}")
     return _at_positions(update, edit, copied(edit.value))
@@ -179,7 +182,7 @@ def edit_state(stream, edit):
     """
     if edit is None:
         return stream
-    if shape_text(edit.stream) != shape_text(stream):
+    if not same_shape(edit.stream, stream):
         raise ValueError(f"set_state: the stream given for {edit.state} has shape "
                          f"{shape_text(edit.stream)}, the state {shape_text(stream)}")
     return copied(edit.stream)

@@ -40,7 +40,7 @@ def tail_logits(model, tokens, past=None):
     >>> from pyres.config import model_config
     >>> from pyres.model import make_model
     >>> from pyres.weights import ModelWeights
-    >>> config = model_config(2, 2, 4, n_layers=0, block=None, final_norm=False)
+    >>> config = model_config(2, 2, 4, n_layers=0, block=None, final_norm=None)
     >>> w = ModelWeights([[1, 0], [0, 1]], [[0, 3]] * 4, [], None, None, None)
     >>> model = make_model(config, w)
     >>> logits, past = tail_logits(model, [0, 1])
@@ -108,7 +108,7 @@ def generate(model, tokens_or_text, n, temperature=0, seed=0):
     >>> from pyres.config import model_config
     >>> from pyres.model import make_model
     >>> from pyres.weights import ModelWeights
-    >>> config = model_config(3, 3, n_ctx=6, n_layers=0, block=None, final_norm=False)
+    >>> config = model_config(3, 3, n_ctx=6, n_layers=0, block=None, final_norm=None)
     >>> w_embed, w_unembed = [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
     >>> model = make_model(config, ModelWeights(w_embed, None, [], None, w_unembed, None))
     >>> generate(model, [0], n=2), generate(model, [0], n=100)        # the context holds 6

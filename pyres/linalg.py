@@ -69,9 +69,9 @@ def check_numbers(name, vector):
     if all_floats(vector):
         return
     for kind in set(map(type, vector)):
-        if kind in NOT_NUMBERS:
+        if issubclass(kind, NOT_NUMBERS):
             raise TypeError(f"{name}: a {kind.__name__} stands where a number belongs")
-        if kind is list or kind is tuple:
+        if issubclass(kind, (list, tuple)):
             raise ValueError(f"{name}: ragged: numbers and lists stand side by side")
 
 
@@ -96,6 +96,17 @@ def check_rows(name, rows, n):
     if list(map(len, rows)).count(n) != len(rows):
         for i, row in enumerate(rows):
             check_length(name, f"row {i}", row, n)
+
+
+def check_like(name, what, x, like):
+    """Raise ValueError unless x has the shape of `like`, level by level; sequences may be ragged.
+
+    >>> check_like("attend_backward", "d_mixed", [[1, 2]], [[3, 4], [5, 6]])
+    Traceback (most recent call last):
+    ValueError: attend_backward: d_mixed has shape (1, 2), expected (2, 2)
+    """
+    if not same_shape(x, like):
+        raise ValueError(f"{name}: {what} has shape {shape_text(x)}, expected {shape_text(like)}")
 
 
 # ---- shapes ----
@@ -123,6 +134,8 @@ def shape(x):
     if not isinstance(x, (list, tuple)):
         check_numbers("shape", [x])
         return ()
+    if all_floats(x):                   # one look at a row, not one at every number
+        return (len(x),)
     shapes = [shape(part) for part in x]
     for i, other in enumerate(shapes):
         if other != shapes[0]:
@@ -140,6 +153,17 @@ def shape_text(x):
         return str(shape(x))
     except (TypeError, ValueError):
         return f"({len(x)}, ragged)"
+
+
+def same_shape(x, y):
+    """Whether two nested lists have the same lists in the same places.
+
+    >>> same_shape([[1], [2, 3]], [[4], [5, 6]]), same_shape([[1], [2, 3]], [[4, 5], [6]])
+    (True, False)
+    """
+    if is_nested(x) != is_nested(y) or len(x) != len(y):
+        return False
+    return not is_nested(x) or all([same_shape(a, b) for a, b in zip(x, y)])
 
 
 # ---- any depth ----
@@ -342,6 +366,10 @@ def linear_backward(d_out, x, w, b=None):
     ([[64, 75]], [[2, 3], [20, 30]], [1, 10])
     """
     check_length("linear_backward", "d_out", d_out, len(x))
+    check_rows("linear_backward: d_out", d_out, len(w))
+    check_linear(x, w)
+    if b is not None:
+        check_length("linear_backward", "the bias", b, len(w))
     d_x = linear(d_out, transpose(w))
     d_w = linear(transpose(d_out), transpose(x))
     return d_x, d_w, None if b is None else sum_rows(d_out)
@@ -372,6 +400,8 @@ def outer(u, v):
     >>> outer([1, 2], [3, 4, 5])
     [[3, 4, 5], [6, 8, 10]]
     """
+    check_numbers("outer", u)
+    check_numbers("outer", v)
     return [[a * b for b in v] for a in u]
 
 

@@ -66,7 +66,7 @@ def make_model(config, weights, name="unnamed", tokenizer=None):
 
     >>> from pyres.config import model_config
     >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None,
-    ...                       final_norm=False)
+    ...                       final_norm=None)
     >>> make_model(config, ModelWeights([[1, 0]], None, [], None, None, None))
     Traceback (most recent call last):
     ValueError: check_weights: w_embed has shape (1, 2), the config asks for (2, 2)
@@ -86,7 +86,7 @@ def small_model(placement="pre_norm"):
     """
     block, w = small_block(placement)
     config = model_config(d_model=1, d_vocab=2, n_ctx=4, n_layers=1, block=block,
-                          final_norm=False)
+                          final_norm=None)
     weights = ModelWeights([[16.0], [8.0]], None, [w], None, [[1.0], [0.0]], None)
     return make_model(config, weights, "small")
 
@@ -207,6 +207,8 @@ def token_ids(model, tokens_or_text):
             raise ValueError(f"run: the model {model.name!r} has no tokenizer; "
                              "give a list of token ids")
         tokens = model.tokenizer.encode(tokens)
+    if not isinstance(tokens, (list, tuple)):
+        raise TypeError(f"run: tokens are a list of ids, got {type(tokens).__name__}")
     for t, token in enumerate(tokens):
         if type(token) is not int:
             raise TypeError(f"run: token {t} is {token!r}; a token is an int")
@@ -309,12 +311,25 @@ def sum_check(run_record):
             differences.append(abs(sum(entries) - want))
             if not is_exact(want):
                 size = float(sum([abs(a) for a in entries]))
-                tolerance = max(tolerance, len(entries) * ROUNDING * size)
+                tolerance = max(tolerance, len(entries) * rounding_unit(want) * size)
     # the maximum of numbers among which there is a NaN depends on their order; their sum is NaN
     finite = all([difference - difference == 0 for difference in differences])
     error = max(differences) if finite else sum(differences)
     exact = all([is_exact(a) for row in final for a in row])
     return SumCheck(rule, error, tolerance, finite and error <= tolerance, exact)
+
+
+def rounding_unit(x):
+    """How much of itself a number of x's type may lose when it is rounded.
+
+    >>> from decimal import Decimal
+    >>> rounding_unit(0.5) == 2.0 ** -52, rounding_unit(Decimal(7))
+    (True, 1e-28)
+    """
+    if isinstance(x, (float, complex)):
+        return ROUNDING
+    one = 0 * x + 1
+    return float(abs(one / 3 * 3 - one))
 
 
 def sum_terms(run_record):
@@ -462,6 +477,7 @@ def embed_backward(d_out, config, w, tokens):
     >>> embed_backward([[1, 2], [10, 20]], model_config(2, 2, 4, 0, None), w, [1, 1])
     ([[0, 0], [11, 22]], None)
     """
+    check_length("embed_backward", "d_out", d_out, len(tokens))
     d_w_embed = zeros_like(w.w_embed)
     # forward: rows = embed_multiplier * w_embed[token]
     d_rows = d_out if config.embed_multiplier is None else scale(config.embed_multiplier, d_out)
@@ -482,7 +498,7 @@ def loss_and_gradients(model, tokens, targets=None, edits=()):
 
     >>> from pyres.config import model_config
     >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None,
-    ...                       final_norm=False)
+    ...                       final_norm=None)
     >>> w = ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None)
     >>> loss, gradients, stream = loss_and_gradients(make_model(config, w), [1, 0])
     >>> stream[0][0], gradients.w_embed    # the logits at 0 are equal, and token 0 comes next

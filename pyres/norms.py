@@ -52,6 +52,9 @@ def affine(normalized, gain, bias):
 def affine_backward(d_out, normalized, gain, bias):
     """Return (d_normalized, d_gain, d_bias) for one vector; None for what is absent."""
     # forward: out[i] = gain[i] * normalized[i] + bias[i]
+    check_length("norm backward", "d_out", d_out, len(normalized))
+    if bias is not None:
+        check_length("norm backward", "the bias", bias, len(normalized))
     d_bias = None if bias is None else list(d_out)
     if gain is None:
         return d_out, None, d_bias
@@ -61,6 +64,7 @@ def affine_backward(d_out, normalized, gain, bias):
 def every_vector(backward, d_out, scale, normalized, *rest):
     """backward of every vector: the gradients at x as a list, those at gain and bias added up."""
     check_length("norm backward", "d_out", d_out, len(normalized))
+    check_length("norm backward", "the scale", scale, len(normalized))
     results = [backward(d, s, n, *rest) for d, s, n in zip(d_out, scale, normalized)]
     return tuple([[result[0] for result in results]] + added_up(results, 1))
 
@@ -275,6 +279,7 @@ def frozen_rms_norm_backward(d_out, x, scale, gain=None):
 def _every_frozen(backward, d_out, x, scale, *rest):
     """A frozen norm's backward of every vector: d_x and d_scale as lists, the others added up."""
     check_length("frozen norm backward", "d_out", d_out, len(x))
+    check_length("frozen norm backward", "the scale", scale, len(x))
     results = [backward(d, part, s, *rest) for d, part, s in zip(d_out, x, scale)]
     return tuple([[result[0] for result in results], [result[1] for result in results]]
                  + added_up(results, 2))

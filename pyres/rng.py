@@ -51,8 +51,8 @@ class Generator:
         >>> [g.below(6) for _ in range(8)]
         [5, 1, 0, 5, 3, 2, 3, 3]
         """
-        if n < 1:
-            raise ValueError(f"below: n is {n}, expected at least 1")
+        if not 1 <= n <= MASK + 1:
+            raise ValueError(f"below: n is {n}, expected 1 to 2**64")
         even_end = (MASK + 1) // n * n
         draw = self.next()
         while draw >= even_end:

@@ -27,7 +27,7 @@ channels that turn, is twice the number of frequencies; channels from d_rotary o
 """
 import math
 
-from .linalg import all_floats, check_length, check_numbers
+from .linalg import all_floats, check_length, check_numbers, check_rows
 from .scalar import check_constant
 
 __all__ = ["frequencies", "angles", "rotate", "rotate_backward"]
@@ -41,6 +41,8 @@ def frequencies(d_rotary, theta=10000.0):
     >>> frequencies(4, 10000.0)
     [1.0, 0.01]
     """
+    if not theta > 0:
+        raise ValueError(f"frequencies: theta is {theta}, expected a number above 0")
     if d_rotary % 2 or d_rotary < 0:
         raise ValueError(f"frequencies: d_rotary is {d_rotary}; "
                          "channels turn in pairs, so it must be even")
@@ -71,6 +73,8 @@ def rotate(x, table, pairing):
     [['-5', '10', '7']]
     """
     check_length("rotate", "the table of angles", table, len(x))
+    if table:
+        check_rows("rotate: the table of angles", table, len(table[0]))
     pairs = [pair(j, len(turns), pairing) for turns in table[:1] for j in range(len(turns))]
     return [_turned(row, pairs, turns) for row, turns in zip(x, table)]
 

@@ -108,7 +108,7 @@ def for_row(function, row, name, constant=0):
 
 def _other(name, x):
     """The function `name` of an x that is not a float."""
-    if type(x) is int:
+    if isinstance(x, (int, float)):
         return getattr(math, name)(x)
     if isinstance(x, complex) and hasattr(cmath, name):
         return getattr(cmath, name)(x)
@@ -167,7 +167,8 @@ def check_constant(what, constant, x):
     >>> from fractions import Fraction
     >>> check_constant("layer_norm: eps", 1e-05, Fraction(1, 4))
     Traceback (most recent call last):
-    TypeError: layer_norm: eps is the float 1e-05, the numbers are Fraction; pass 0 or a Fraction
+    TypeError: layer_norm: eps is the float 1e-05, the numbers are Fraction; give it as \
+a Fraction, or use floats
     """
     if type(constant) is not float or type(x) in (float, int, complex):
         return
@@ -178,7 +179,7 @@ def check_constant(what, constant, x):
     if not kept:
         kind = type(x).__name__
         raise TypeError(f"{what} is the float {constant!r}, the numbers are {kind}; "
-                        f"pass 0 or a {kind}")
+                        f"give it as a {kind}, or use floats")
 
 
 def root_of_count(n, like):

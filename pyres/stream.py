@@ -34,7 +34,7 @@ Traceback (most recent call last):
 ValueError: add_residual: the update has shape (4,), the stream (3,); a sublayer must project \
 back to d_model
 """
-from .linalg import (add, check_numbers, checked_copy, copied, is_nested, shape_text,
+from .linalg import (add, check_numbers, check_rows, checked_copy, copied, is_nested, shape_text,
                      subtract)
 
 __all__ = ["add_residual", "run_sublayers", "trace", "total_update", "run_sublayers_backward"]
@@ -59,14 +59,27 @@ project back to d_model
 def _add_at(place, x, update):
     nested = is_nested(x)
     if nested != is_nested(update) or len(x) != len(update):
-        at = "at " + "".join([f"[{i}]" for i in place]) + ": " if place else ""
+        at = f"{_at(place)[1:]}: " if place else ""
         raise ValueError(f"add_residual: {at}the update has shape {shape_text(update)}, "
                          f"the stream {shape_text(x)}; a sublayer must project back to d_model")
     if nested:
+        check_even(place, x)
         return [_add_at(place + (i,), a, b) for i, (a, b) in enumerate(zip(x, update))]
     check_numbers("add_residual", x)
     check_numbers("add_residual", update)
     return [a + b for a, b in zip(x, update)]
+
+
+def check_even(place, x):
+    """Raise ValueError where lists and vectors are mixed, or vectors side by side differ in length."""
+    if len({is_nested(part) for part in x}) > 1:
+        raise ValueError(f"add_residual: ragged: vectors and sequences stand side by side{_at(place)}")
+    if not is_nested(x[0]):
+        check_rows("add_residual: a sequence is ragged" + _at(place), x, len(x[0]))
+
+
+def _at(place):
+    return " at " + "".join([f"[{i}]" for i in place]) if place else ""
 
 
 def run_sublayers(x, fns):
@@ -142,5 +155,6 @@ def run_sublayers_backward(d_out, x, fns, fn_backwards):
     for x_k, fn_backward in reversed(list(zip(states[:-1], fn_backwards))):
         d_update = d_states[0]
         # forward: x[k + 1] = x[k] + f(x[k])
-        d_states = [add(d_update, fn_backward(copied(d_update), x_k))] + d_states
+        branch = checked_copy("run_sublayers_backward", fn_backward(copied(d_update), x_k))
+        d_states = [add(d_update, branch)] + d_states
     return d_states

@@ -271,7 +271,7 @@ def batch_loss_and_gradients(model, batch, executor=None):
     >>> from pyres.model import make_model
     >>> from pyres.weights import ModelWeights
     >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None,
-    ...                       final_norm=False)
+    ...                       final_norm=None)
     >>> w = ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None)
     >>> model = make_model(config, w)
     >>> loss, gradients = batch_loss_and_gradients(model, [([1, 1], [0, 1]), ([1], [0])])
@@ -359,7 +359,7 @@ def step(training, draw, executor=None):
     >>> from pyres.show import rounded
     >>> from pyres.weights import ModelWeights
     >>> config = model_config(d_model=2, d_vocab=2, n_ctx=4, n_layers=0, block=None,
-    ...                       final_norm=False)
+    ...                       final_norm=None)
     >>> w = ModelWeights([[1.0, 0.0], [0.0, 0.0]], None, [], None, None, None)
     >>> rule = settings(batch=2, rate=0.25, warm_up=0, decay=0)
     >>> training, report = step(start(make_model(config, w), rule),

@@ -198,7 +198,7 @@ def check_weights(config, weights):
 
     >>> from pyres.config import model_config
     >>> config = model_config(d_model=2, d_vocab=3, n_ctx=8, n_layers=0, block=None,
-    ...                       final_norm=False)
+    ...                       final_norm=None)
     >>> check_weights(config, ModelWeights([[1, 2], [3, 4]], None, [], None, None, None))
     Traceback (most recent call last):
     ValueError: check_weights: w_embed has shape (2, 2), the config asks for (3, 2)
@@ -224,6 +224,11 @@ def check_block(name, block, w):
         for field in required:
             if getattr(w, branch) is None or getattr(getattr(w, branch), field) is None:
                 raise ValueError(f"check_weights: {name}.{branch}.{field} is missing")
+    if w.mlp.b_gate is not None and w.mlp.w_gate is None:
+        raise ValueError(f"check_weights: {name}.mlp.b_gate is there without w_gate")
+    gains = w.attn.q_gain is not None or w.attn.k_gain is not None
+    if gains and block.attention.qk_norm is None:
+        raise ValueError(f"check_weights: {name}.attn has q_gain or k_gain, its config no qk_norm")
     for place in norms_of("sandwich"):
         check_norm(f"{name}.{place}", getattr(block, place), getattr(w, place))
 

@@ -379,7 +379,7 @@ def placement_rows(placement):
     yield block_row("edited", "complex", smooth,
                     block_edits(float, 2)
                     + [edits.set_pattern("L0.attn.H1", causal_pattern(Draw(7), 2))])
-    yield block_row("no norms", "int", block_config(3, plain, placement, False, "relu"),
+    yield block_row("no norms", "int", block_config(3, plain, placement, None, "relu"),
                     all_patterns(int, 2, 2))
     for kind in ("layer", "rms"):
         given = norm_config(kind, 0, [4, Fraction(1, 2)])
@@ -405,7 +405,7 @@ TOKENS = [2, 4, 2]                  # one of them twice
 
 
 def embed_row(case, positions, multiplier):
-    config = model_config(3, 5, 4, 0, None, embed_multiplier=multiplier, final_norm=False)
+    config = model_config(3, 5, 4, 0, None, embed_multiplier=multiplier, final_norm=None)
 
     def weights(w_embed, w_pos):
         return ModelWeights(w_embed, w_pos, [], None, None, None)
@@ -423,7 +423,7 @@ def embed_rows():
 
 
 def unembed_row(case, numbers, multiplier=None, cap=None, bias=False):
-    config = model_config(3, 5, 3, 0, None, final_norm=False, logit_multiplier=multiplier,
+    config = model_config(3, 5, 3, 0, None, final_norm=None, logit_multiplier=multiplier,
                           logit_soft_cap=cap)
 
     def run_of(normed, w_unembed, b_unembed):
@@ -466,7 +466,7 @@ def model_rows():
     plain, rotating = attention_config(2, 2), attention_config(2, 4, 1, rotary=HALF)
     gpt = block_config(3, plain, "pre_norm", LAYER, "gelu_tanh")
     gemma = block_config(3, attention_config(2, 2, soft_cap=1.5), "sandwich", RMS, "gelu_tanh")
-    whole = block_config(3, plain, "parallel", False, "relu")
+    whole = block_config(3, plain, "parallel", None, "relu")
     given = block_config(2, attention_config(2, 1), "pre_norm", norm_config("layer", 0, 3), "relu")
     yield model_row("untied, positions", "complex",
                     model_config(4, 5, 4, 1, gpt, final_norm=LAYER))
@@ -480,7 +480,7 @@ def model_rows():
                     tied=True)
     yield model_row("post-norm, no final norm, learned multipliers", "complex",
                     model_config(4, 5, 4, 1, block_config(3, plain, "post_norm", LAYER, "silu"),
-                                 final_norm=False), multipliers=True)
+                                 final_norm=None), multipliers=True)
     yield model_row("two layers, edited", "complex",
                     model_config(4, 5, 4, 2, gpt, final_norm=LAYER), model_edits(float), tied=True)
     yield model_row("two layers, a state set between them", "complex",
@@ -494,7 +494,7 @@ def model_rows():
                                  final_norm=norm_config("rms", 0, 2), logit_multiplier=3),
                     all_patterns(Fraction, 2) + all_patterns(Fraction, 2, 3, 1), tied=True)
     yield model_row("exact, edited, no norms", "int",
-                    model_config(4, 5, 4, 2, whole, final_norm=False),
+                    model_config(4, 5, 4, 2, whole, final_norm=None),
                     all_patterns(int, 2) + all_patterns(int, 2, 3, 1) + model_edits(int))
 
 

@@ -40,7 +40,7 @@ def random_block(dice, draw, d_model):
              if place in norms_of(placement) else None for place in PLACES}
     n_kv_heads = dice.size(2)
     attention = attention_config(n_kv_heads * dice.size(3), dice.size(), n_kv_heads,
-                                 window=dice.one_of(None, 2))
+                                 window=dice.one_of(None, 2), qk_norm=norm_config("rms"))
     config = BlockConfig(placement, norms["attn_norm"], attention, norms["attn_post_norm"],
                          norms["mlp_norm"], dice.size(5), "relu", norms["mlp_post_norm"], None)
 
@@ -65,7 +65,7 @@ def random_model(seed):
     if dice.yes():
         blocks = [blocks[0] for _ in blocks]
     final_norm = dice.one_of(None, norm_config("layer"), norm_config("rms"))
-    config = model_config(d_model, d_vocab, n_ctx, 0, None, final_norm=final_norm or False)
+    config = model_config(d_model, d_vocab, n_ctx, 0, None, final_norm=final_norm)
     config = config._replace(blocks=[block for block, _ in blocks])
     weights = ModelWeights(
         draw.tensor(d_vocab, d_model), dice.one_of(None, draw.tensor(n_ctx, d_model)),

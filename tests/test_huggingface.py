@@ -163,7 +163,7 @@ class Refusals(unittest.TestCase):
     def test_what_is_no_folder(self):
         with self.assertRaisesRegex(FileNotFoundError, "name a Hugging Face folder"):
             pyres.load("no/such/folder")
-        with self.assertRaisesRegex(ValueError, "another kind of file"):
+        with self.assertRaisesRegex(ValueError, "name the folder"):
             pyres.load(os.path.join(MODELS, "gpt2", "config.json"))
 
     def test_weights_in_several_files(self):

@@ -882,7 +882,7 @@ PLACEMENTS = ("pre_norm", "parallel", "sandwich", "output_norm", "post_norm")
 
 
 def one_block(placement, kind="layer", activation="gelu_tanh", n_heads=2, d_head=2, **options):
-    norm = norm_config(kind, 0.1) if kind else False
+    norm = norm_config(kind, 0.1) if kind else None
     return block_config(5, attention_config(n_heads, d_head), placement, norm, activation,
                         **options)
 
@@ -1023,7 +1023,7 @@ def exact_config(placement, norm, d_model=2, n_layers=2, **options):
 
 # Norms that keep Fractions exact: none, a given scale, and LayerNorm of two numbers, which are
 # always one distance from their mean, so that no root is left.
-EXACT_NORMS = (("none", False), ("given layer scale", norm_config("layer", 0, 3)),
+EXACT_NORMS = (("none", None), ("given layer scale", norm_config("layer", 0, 3)),
                ("given rms scales", norm_config("rms", 0, [2, 5, Fraction(1, 2)])),
                ("layer of two", norm_config("layer", 0)))
 
@@ -1059,7 +1059,7 @@ class SumLaws(Laws):
 
     @seeded(int)
     def test_in_ints_too(self, seed, draw):
-        config = exact_config("pre_norm", False, d_model=4, final_norm=False)
+        config = exact_config("pre_norm", None, d_model=4, final_norm=None)
         m = model.make_model(config, model_weights(draw, config))
         run = model.run(m, TOKENS, given_patterns(2, 3, 2, int))
         self.assertEqual(sum_of(run.writers), self.final(run))
@@ -1068,7 +1068,7 @@ class SumLaws(Laws):
 
     @seeded()
     def test_in_floats_to_rounding(self, seed, draw):
-        config = model_config(4, 5, 4, 2, one_block("sandwich", "rms"), final_norm=False)
+        config = model_config(4, 5, 4, 2, one_block("sandwich", "rms"), final_norm=None)
         run = model.run(model.make_model(config, model_weights(draw, config)), TOKENS)
         self.assertClose(sum_of(run.writers), self.final(run), seed)
         check = model.sum_check(run)
@@ -1078,7 +1078,7 @@ class SumLaws(Laws):
     def test_in_decimals_to_their_rounding(self, seed, draw):
         block = block_config(5, attention_config(2, 2), "sandwich",
                              norm_config("rms", Decimal("0.1")), "silu")
-        config = model_config(4, 5, 4, 2, block, final_norm=False)
+        config = model_config(4, 5, 4, 2, block, final_norm=None)
         run = model.run(model.make_model(config, model_weights(draw, config)), TOKENS)
         self.assertEqual({type(a) for a in flat(run.logits)}, {Decimal})
         self.assertClose(sum_of(run.writers), self.final(run), seed, tolerance=1e-25)
@@ -1097,7 +1097,7 @@ class SumLaws(Laws):
     @seeded()
     def test_under_post_norm_the_plain_sum_is_false_and_the_carried_one_is_right(self, seed, draw):
         for kind in ("layer", "rms"):
-            config = model_config(4, 5, 4, 2, one_block("post_norm", kind), final_norm=False)
+            config = model_config(4, 5, 4, 2, one_block("post_norm", kind), final_norm=None)
             m = model.make_model(config, model_weights(draw, config, multipliers=True))
             run = model.run(m, TOKENS)
             carried = model.carried_writers(run)
@@ -1113,7 +1113,7 @@ class SumLaws(Laws):
     @seeded(Fraction)
     def test_under_post_norm_in_fractions_with_equality(self, seed, draw):
         for case, norm in EXACT_NORMS:
-            config = exact_config("post_norm", norm, final_norm=False)
+            config = exact_config("post_norm", norm, final_norm=None)
             run = model.run(model.make_model(config, model_weights(draw, config)), TOKENS,
                             given_patterns(2, 3, 2))
             self.assertEqual(sum_of(model.carried_writers(run)), self.final(run), case)
@@ -1122,7 +1122,7 @@ class SumLaws(Laws):
     @seeded(Fraction)
     def test_states_follow_each_other_by_the_updates_between_them(self, seed, draw):
         for placement in ("pre_norm", "parallel"):
-            config = exact_config(placement, False, final_norm=False)
+            config = exact_config(placement, None, final_norm=None)
             run = model.run(model.make_model(config, model_weights(draw, config)), TOKENS,
                             given_patterns(2, 3, 2))
             names = [name for name, _ in run.states]

@@ -117,7 +117,7 @@ class WorkedExamples(unittest.TestCase):
 
     def test_a_block_of_one_number(self):
         """attn(z) = 2z on one token, mlp(z) = relu(3z): 1, then 1 + 2 = 3, then 3 + 9 = 12."""
-        config = block_config(1, attention_config(1, 1), norm=False, activation="relu")
+        config = block_config(1, attention_config(1, 1), norm=None, activation="relu")
         w = BlockWeights(None, AttentionWeights([[0]], [[0]], [[2]], [[1]], *[None] * 6), None,
                          None, None, MLPWeights(None, [[3]], [[1]], None, None, None), None, None)
         given = edits.edits_of_block([edits.set_pattern("L0.attn.H0", [[1]])], 0)
@@ -148,7 +148,7 @@ class ExactNumbers(unittest.TestCase):
                     self.assertTrue(is_exact(result), kinds(result))
 
     def test_every_record_of_a_run_in_fractions_holds_fractions_alone(self):
-        for norm in (False, norm_config("rms", 0, F(3, 2)), norm_config("layer", 0)):
+        for norm in (None, norm_config("rms", 0, F(3, 2)), norm_config("layer", 0)):
             for seed in SEEDS:
                 with self.subTest(norm=norm, seed=seed):
                     draw = Draw(seed, F)
@@ -434,13 +434,13 @@ def small_weights(**changed):
     return w._replace(**changed)
 
 
-SMALL = model_config(2, 2, 4, 0, None, final_norm=False)
+SMALL = model_config(2, 2, 4, 0, None, final_norm=None)
 SMALL_MODEL = model.make_model(SMALL, small_weights())
 TABLE = rotary.angles([1], [1.0])
 ATTENTION = AttentionWeights(*[[[1.0, 0.0], [0.0, 1.0]]] * 4, *[None] * 6)
 MLP = MLPWeights(None, [[1.0, 1.0]], [[1.0], [1.0]], None, None, None)
 BLOCK = BlockWeights(None, ATTENTION, None, None, None, MLP, None, None)
-BARE = block_config(1, attention_config(1, 2), norm=False, activation="relu")
+BARE = block_config(1, attention_config(1, 2), norm=None, activation="relu")
 
 
 # Public functions, with a place where a number belongs.
@@ -560,7 +560,7 @@ class NanAndInfinity(unittest.TestCase):
         self.assertEqual(edits.edit_update_backward([[INFINITY, NAN]], [off]), [[0.0, 0.0]])
 
     def test_the_check_of_the_sum_does_not_call_nan_right(self):
-        config = model_config(2, 2, 4, 0, None, final_norm=False)
+        config = model_config(2, 2, 4, 0, None, final_norm=None)
         for bad in (NAN, INFINITY):
             m = model.make_model(config, small_weights(w_embed=[[1.0, bad], [3.0, 4.0]]))
             self.assertFalse(model.sum_check(model.run(m, [0])).ok)

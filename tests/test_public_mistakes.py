@@ -124,7 +124,7 @@ NOTHING = MLPWeights(None, [[0, 0]], [[0], [0]], None, None, None)
 def block_that_doubles_the_first(placement, norm_places):
     """attn(z) = (2 z0, z1) on one token, no MLP, LayerNorm with eps 0 in the places named."""
     norm = norm_config("layer", 0)
-    config = block_config(1, attention_config(1, 2), placement, False, "relu")
+    config = block_config(1, attention_config(1, 2), placement, None, "relu")
     config = config._replace(**{place: norm for place in norm_places})
     w = BlockWeights(*[NormWeights(None, None) if field in norm_places else None
                        for field in BlockWeights.FIELDS])
@@ -162,7 +162,7 @@ class Blocks(Mistakes):
         """All shapes fit.  attn(z) = 2 z and mlp(z) = z² at 1: 3 then 12, or 4 at once."""
         w = BlockWeights(None, AttentionWeights([[0]], [[0]], [[2]], [[1]], *[None] * 6), None,
                          None, None, MLPWeights([[1]], [[1]], [[1]], None, None, None), None, None)
-        sequential, parallel = [block_config(1, attention_config(1, 1), placement, False, "relu")
+        sequential, parallel = [block_config(1, attention_config(1, 1), placement, None, "relu")
                                 for placement in ("pre_norm", "parallel")]
         steps = blocks.block_steps([[1]], w, sequential)
         self.assertEqual([steps.resid_pre, steps.resid_mid, steps.resid_post],
@@ -176,7 +176,7 @@ class Blocks(Mistakes):
         for placement, states in (("parallel", ["embed", "L0.mlp", "L1.mlp"]),
                                   ("pre_norm",
                                    ["embed", "L0.attn", "L0.mlp", "L1.attn", "L1.mlp"])):
-            block = block_config(1, attention_config(1, 1), placement, False, "relu")
+            block = block_config(1, attention_config(1, 1), placement, None, "relu")
             config = model_config(1, 2, 4, 2, block)
             self.assertEqual(model.state_names(config), states)
 
@@ -329,8 +329,8 @@ class MLP(Mistakes):
 
 def doubling_model(embedding=3):
     """logit = 2 * (embed + what the MLP writes); the attention writes nothing, the MLP 0."""
-    block = block_config(1, attention_config(1, 1), "pre_norm", False, "relu")
-    config = model_config(1, 1, 4, 1, block, final_norm=False)
+    block = block_config(1, attention_config(1, 1), "pre_norm", None, "relu")
+    config = model_config(1, 1, 4, 1, block, final_norm=None)
     w = ModelWeights([[embedding]], None, [BlockWeights(
         None, AttentionWeights([[0]], [[0]], [[0]], [[0]], *[None] * 6), None, None,
         None, MLPWeights(None, [[0]], [[0]], None, None, [0]), None, None)], None, [[2]], None)
@@ -420,7 +420,7 @@ class Backward(Mistakes):
     def test_a_weight_that_is_used_twice_gets_both_gradients(self):
         """y = w (w x) at w = 3, x = 2: 12, where the last use alone gives 6.  The tied table is
         read by the embedding, times x, and by the unembedding."""
-        config = model_config(1, 1, 1, 0, None, embed_multiplier=2, final_norm=False)
+        config = model_config(1, 1, 1, 0, None, embed_multiplier=2, final_norm=None)
         m = model.make_model(config, ModelWeights([[3]], None, [], None, None, None))
         run = model.run(m, [0])
         self.assertEqual(run.logits, [[18]])
@@ -428,7 +428,7 @@ class Backward(Mistakes):
 
     def test_a_tied_table_is_one_tensor_with_the_sum_of_two_gradients(self):
         """(1/10, 0) from the embedding and (2/10, 3/10) from the unembedding: (3/10, 3/10)."""
-        config = model_config(2, 2, 1, 0, None, final_norm=False)
+        config = model_config(2, 2, 1, 0, None, final_norm=None)
         w = ModelWeights([[F(2), F(3)], [F(-1, 10), F(-3, 10)]], None, [], None, None, None)
         d_logits = [[F(1, 10), F(1)]]
         tied, untied = [
@@ -472,7 +472,7 @@ class Backward(Mistakes):
 
     def test_a_sum_hands_its_whole_gradient_to_each_term(self):
         """Not half of it: the token's row and the position's row get the same."""
-        config = model_config(2, 1, 1, 0, None, final_norm=False)
+        config = model_config(2, 1, 1, 0, None, final_norm=None)
         w = ModelWeights([[5, 6]], [[7, 8]], [], None, [[1, 0]], None)
         d_token, d_position = model.embed_backward([[1, 2]], config, w, [0])
         self.assertEqual((d_token, d_position), ([[1, 2]], [[1, 2]]))

@@ -55,6 +55,9 @@ def explained(hint=None, unread=None):
                       else str(error).partition("; ")[0], unread)
     except ValueError as error:
         raise Refused(BAD_INPUT, str(error), hint)
+    except ArithmeticError as error:
+        raise Refused(BAD_INPUT, f"the numbers went wrong: {error}",
+                      "a norm whose eps is 0 cannot take a stream whose entries are all equal")
 
 
 def nearest(word, words, otherwise):
@@ -121,6 +124,17 @@ def from_0(given):
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"{given!r} is no number of at least 0")
     return number
+
+
+def named(given):
+    """A name that is not empty, as it would be from an unset variable.
+
+    >>> named("echo")
+    'echo'
+    """
+    if not given:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return given
 
 
 def token_ids(given):
@@ -228,7 +242,7 @@ def common_options(parser):
 
 
 MODEL_OPTIONS = (
-    ("model", ("--model",), {"metavar": "FOLDER",
+    ("model", ("--model",), {"type": named, "metavar": "FOLDER",
                              "help": "a Hugging Face folder, or a file that pyres wrote"}),
     ("ids", ("--ids",), {"type": token_ids, "metavar": "N,N,...",
                          "help": "token ids in place of TEXT"}),

@@ -37,6 +37,12 @@ ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh",
 def gpt2_config(fields):
     """LayerNorm before each sublayer, learned positions, biases everywhere."""
     d_model, n_heads = fields.size("n_embd"), fields.size("n_head")
+    n_layers, n_ctx = fields.layers("n_layer"), fields.size("n_positions")
+    for key, meant, value in (("hidden_size", "n_embd", d_model),
+                              ("num_attention_heads", "n_head", n_heads),
+                              ("num_hidden_layers", "n_layer", n_layers), ("n_ctx", "n_positions", n_ctx),
+                              ("max_position_embeddings", "n_positions", n_ctx)):
+        fields.alias(key, meant, value)
     fields.divides("n_head", n_heads, "n_embd", d_model)
     fields.must_be("scale_attn_weights", True)
     fields.must_be("scale_attn_by_inverse_layer_idx", False)
@@ -45,8 +51,8 @@ def gpt2_config(fields):
     block = block_config(
         fields.size("n_inner", 4 * d_model), attention_config(n_heads, d_model // n_heads),
         norm=norm, activation=fields.one_of("activation_function", ACTIVATION_NAMES, "gelu_new"))
-    return model_config(d_model, fields.size("vocab_size"), fields.size("n_positions"),
-                        fields.size("n_layer"), block, final_norm=norm)
+    return model_config(d_model, fields.size("vocab_size"), n_ctx,
+                        n_layers, block, final_norm=norm)
 
 
 def gpt2_tensors(fields, config):
@@ -99,7 +105,7 @@ def llama_config(fields):
                          activation=fields.one_of("hidden_act", ACTIVATION_NAMES, "silu"))
     return model_config(d_model, fields.size("vocab_size"),
                         fields.size("max_position_embeddings", 2048, bounded=False),
-                        fields.size("num_hidden_layers"), block, final_norm=norm)
+                        fields.layers("num_hidden_layers"), block, final_norm=norm)
 
 
 def rope_theta(fields):
@@ -110,6 +116,8 @@ def rope_theta(fields):
         kind = rope.text("rope_type", rope.text("type", "default"))
         if kind != "default":
             rope.refuse("rope_type", kind, "'default'")
+        if "rope_theta" in fields.values:
+            rope.alias("rope_theta", "rope_theta", theta)
         theta = rope.number("rope_theta", theta, positive=True)
         rope.must_be("partial_rotary_factor", 1.0)
     return theta

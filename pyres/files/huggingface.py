@@ -50,7 +50,7 @@ NEUTRAL = {
     "quantization_config": (None,), "compression_config": (None,), "pruned_heads": (None, {}),
     "rope_scaling": (None,), "rope_theta": (None, 10000, 10000.0), "rope_parameters": (None,),
     "partial_rotary_factor": (None, 1, 1.0), "rotary_pct": (None, 1, 1.0), "rotary_dim": (None,),
-    "alibi": (None, False), "position_embedding_type": (None, "absolute", "rope", "rotary"),
+    "alibi": (None, False), "is_causal": (None, True), "position_embedding_type": (None, "absolute", "rope", "rotary"),
     "sliding_window": (None,), "use_sliding_window": (None, False),
     "attention_chunk_size": (None,),
     "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,),
@@ -83,8 +83,8 @@ class Fields:
     ValueError: config.json: n_head is '2'; expected a whole number of at least 1
     """
 
-    def __init__(self, values, what, largest=None):
-        self.values, self.what, self.largest = values, what, largest
+    def __init__(self, values, what, largest=None, n_tensors=None):
+        self.values, self.what, self.largest, self.n_tensors = values, what, largest, n_tensors
         self.read = {"model_type"}
         self.groups = []
 
@@ -111,8 +111,20 @@ class Fields:
             self.refuse(key, value, "a whole number of at least 1")
         if bounded and self.largest is not None and value > self.largest:
             raise ValueError(f"{self.what}: {key} is {value}, but no tensor in the files is "
-                             f"larger than {self.largest}, nor are there more tensors")
+                             f"larger than {self.largest}")
         return value
+
+    def layers(self, key):
+        """How many blocks there are; each has a tensor of its own at least."""
+        value = self.size(key, bounded=False)
+        if self.n_tensors is not None and value > self.n_tensors:
+            raise ValueError(f"{self.what}: {key} is {value}, the files hold {self.n_tensors} tensors")
+        return value
+
+    def alias(self, key, meant, value):
+        """Raise where a second key for one value says something else."""
+        if self.get(key, value) != value:
+            self.refuse(key, self.values[key], f"{value!r}, which {meant} says")
 
     def number(self, key, default, positive=False):
         """A finite number that is not negative."""
@@ -216,8 +228,10 @@ def inspect(folder):
     family = _family(values, path)
     prefix = family.prefix if any(name.startswith(family.prefix) for name in tensors) else ""
 
-    sizes = [size for name in tensors for size in tensors.shape(name)]
-    fields = Fields(values, path, max(sizes + [len(tensors)]))
+    # a tensor without a number may claim any size for nothing
+    sizes = [max(tensors.shape(name)) for name in tensors
+             if tensors.shape(name) and 0 not in tensors.shape(name)]
+    fields = Fields(values, path, max(sizes, default=0), len(tensors))
     config = _config(family, fields, path)
     rows = [row._replace(tensor=_file_name(row.tensor, prefix))
             for row in family.tensors(fields, config)]
@@ -318,10 +332,9 @@ def load(folder):
     ('small', NormWeights(gain=[1.0, 1.0], bias=[0.0, 0.0]))
     """
     info = inspect(folder)
-    found = {}
+    found, fits = {}, dict(leaf_shapes(info.config))
     for row in info.rows:
-        tensor = info.tensors[row.tensor]
-        found.update(_split(row, tensor, dict(leaf_shapes(info.config))))
+        found.update(_split(row, info.tensors[row.tensor], fits))
     if "lm_head.weight" in info.tensors and "w_unembed" not in found:
         if info.tensors["lm_head.weight"] != found["w_embed"]:
             raise ValueError(f"{info.files[0]}: tie_word_embeddings is true, but lm_head.weight "

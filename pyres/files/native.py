@@ -25,8 +25,7 @@ such as a date.  Both are written whole or not at all.
 import json
 import os
 
-from ..config import (ATTENTION_FIELDS, BLOCK_FIELDS, MODEL_FIELDS, NORM_FIELDS, ROTARY_FIELDS,
-                      AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig,
+from ..config import (AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig,
                       check_config)
 from ..model import make_model
 from ..training import Moments, Training, settings
@@ -43,8 +42,6 @@ FORMAT, RESUME_FORMAT = "pyres/1 model", "pyres/1 training"
 
 # ---- configs ----
 
-FIELDS = {NormConfig: NORM_FIELDS, RotaryConfig: ROTARY_FIELDS, AttentionConfig: ATTENTION_FIELDS,
-          BlockConfig: BLOCK_FIELDS, ModelConfig: MODEL_FIELDS}
 INSIDE = {"attn_norm": NormConfig, "attn_post_norm": NormConfig, "mlp_norm": NormConfig,
           "mlp_post_norm": NormConfig, "final_norm": NormConfig, "qk_norm": NormConfig,
           "rotary": RotaryConfig, "attention": AttentionConfig}
@@ -61,8 +58,8 @@ def config_to_json(config):
 
 
 def _plain(value):
-    if type(value) in FIELDS:
-        return {field: _plain(getattr(value, field)) for field in FIELDS[type(value)]}
+    if hasattr(value, "FIELDS"):
+        return {field: _plain(getattr(value, field)) for field in value.FIELDS}
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -88,10 +85,10 @@ def config_from_json(text, what):
 
 def _record(kind, values):
     """A record of a kind from an object that has its fields, all and no others."""
-    if type(values) is not dict or set(values) != set(FIELDS[kind]):
-        raise ValueError(f"a {kind.__name__} is an object with {', '.join(FIELDS[kind])}")
+    if type(values) is not dict or set(values) != set(kind.FIELDS):
+        raise ValueError(f"a {kind.__name__} is an object with {', '.join(kind.FIELDS)}")
     found = []
-    for field in FIELDS[kind]:
+    for field in kind.FIELDS:
         value = values[field]
         if field == "blocks":
             value = [_record(BlockConfig, block) for block in value]

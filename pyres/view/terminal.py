@@ -46,7 +46,7 @@ def columns_of(stream):
     True
     """
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit():
+    if columns.isascii() and columns.isdigit():
         return max(FEWEST_COLUMNS, int(columns))
     try:
         return max(FEWEST_COLUMNS, os.get_terminal_size(stream.fileno()).columns)
