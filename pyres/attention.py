@@ -412,13 +412,16 @@ def attention_steps(x, w, config, head_edits=(), pattern_edits=(), past=None):
     [[11.0, 22.0], [12.0, 24.0]]
     """
     flat_q, flat_k = linear(x, w.w_q, w.b_q), linear(x, w.w_k, w.b_k)
+    patterns = [_last_pattern(pattern_edits, i) for i in range(config.n_heads)]
     n_past = 0 if past is None else len(past[0][0])
-    q = project_heads(flat_q, w.q_gain, config.n_heads, config, n_past)
-    k = project_heads(flat_k, w.k_gain, config.n_kv_heads, config, n_past)
+    if None in patterns:
+        q = project_heads(flat_q, w.q_gain, config.n_heads, config, n_past)
+        k = project_heads(flat_k, w.k_gain, config.n_kv_heads, config, n_past)
+    else:       # no score is asked for: nothing is normed or turned, and exact numbers pass
+        q, k = split_heads(flat_q, config.n_heads), split_heads(flat_k, config.n_kv_heads)
     v = split_heads(linear(x, w.w_v, w.b_v), config.n_kv_heads)
     if past is not None:
         k, v = [[old + new for old, new in zip(*heads)] for heads in ((past[0], k), (past[1], v))]
-    patterns = [_last_pattern(pattern_edits, i) for i in range(config.n_heads)]
     steps = attend_steps(q, k, v, config.multiplier, config.causal, config.window,
                          config.soft_cap, patterns)
     out = linear(join_heads(_left_to_w_o(steps.mixed, head_edits)), w.w_o, w.b_o)
@@ -498,10 +501,15 @@ def attention_backward(d_out, steps, w, config, head_edits=()):
         config.multiplier, config.causal, config.window, config.soft_cap)
     # forward: q = project_heads(linear(x, w_q, b_q)), k likewise;
     #          v = split_heads(linear(x, w_v, b_v))
-    d_flat_q, d_q_gain = project_heads_backward(
-        d_q, steps.flat_q, w.q_gain, config.n_heads, config)
-    d_flat_k, d_k_gain = project_heads_backward(
-        d_k, steps.flat_k, w.k_gain, config.n_kv_heads, config)
+    if steps.scores == [None] * config.n_heads:     # every pattern was given
+        d_flat_q, d_flat_k = join_heads(d_q), join_heads(d_k)
+        d_q_gain, d_k_gain = [None if gain is None else zeros_like(gain)
+                              for gain in (w.q_gain, w.k_gain)]
+    else:
+        d_flat_q, d_q_gain = project_heads_backward(
+            d_q, steps.flat_q, w.q_gain, config.n_heads, config)
+        d_flat_k, d_k_gain = project_heads_backward(
+            d_k, steps.flat_k, w.k_gain, config.n_kv_heads, config)
     d_x_q, d_w_q, d_b_q = linear_backward(d_flat_q, steps.x, w.w_q, w.b_q)
     d_x_k, d_w_k, d_b_k = linear_backward(d_flat_k, steps.x, w.w_k, w.b_k)
     d_x_v, d_w_v, d_b_v = linear_backward(join_heads(d_v), steps.x, w.w_v, w.b_v)

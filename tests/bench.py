@@ -13,18 +13,21 @@ import os
 import subprocess
 import sys
 import time
+from operator import mul
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from pyres.blocks import block_backward, block_steps                                  # noqa: E402
 from pyres.config import attention_config, block_config, model_config, norm_config    # noqa: E402
-from pyres.linalg import matvec, products                                             # noqa: E402
+from pyres.linalg import matvec                                                       # noqa: E402
 from pyres.model import loss_and_gradients, make_model                                # noqa: E402
 from pyres.rng import Generator, normal_tensor                                        # noqa: E402
 from pyres.training import settings, start, step                                      # noqa: E402
 from pyres.weights import leaves, random_weights                                      # noqa: E402
 
 OLD = sys.version_info < (3, 12)
+if not OLD:
+    from math import sumprod
 
 
 def seconds(work, repeats):
@@ -39,7 +42,9 @@ def yardstick(width):
     """Return (work, multiply_adds): bare inner products of a width, as many as a matrix has."""
     rows = normal_tensor(Generator(width), (64, width))
     x = rows[0]
-    return (lambda: products(rows, x)), 64 * width
+    if OLD:
+        return (lambda: [sum(map(mul, row, x)) for row in rows]), 64 * width
+    return (lambda: [sumprod(row, x) for row in rows]), 64 * width
 
 
 def ratio(work, multiply_adds, width, rounds=40):

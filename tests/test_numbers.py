@@ -44,6 +44,29 @@ class WorkedExamples(unittest.TestCase):
         self.assertEqual(stream.total_update(x, [self.attention, self.mlp]), [F(1, 2), 0, 1])
         self.assertEqual(stream.run_sublayers(x, [self.attention, self.mlp]), [F(3, 2), 2, 4])
 
+    def test_one_number_that_forgets_neither_update(self):
+        x, a, m = F(-1), F(1, 2), F(1, 4)
+        y = stream.run_sublayers([x], [lambda s: [a], lambda s: [m]])
+        self.assertEqual(y, [F(-1, 4)])                     # -1/2 without m, -3/4 without a
+        self.assertEqual(stream.run_sublayers([x], [lambda s: [a]]), [F(-1, 2)])
+        self.assertEqual(stream.run_sublayers([x], [lambda s: [m]]), [F(-3, 4)])
+
+    def test_two_positions_and_what_attention_takes_from_the_first(self):
+        x = [fractions([1, 2]), fractions([3, -2])]
+        pattern = [[1, 0], [F(1, 2), F(1, 2)]]
+        unused = [[[0, 0], [0, 0]]]
+
+        def attention(state):
+            return attend(unused, unused, [state], patterns=[pattern])[0]
+
+        def mlp(state):
+            return [[-entry / 4 for entry in row] for row in state]
+
+        _, u, y = stream.trace(x, [attention, mlp])
+        self.assertEqual(u, [[2, 4], [5, -2]])
+        self.assertEqual(y, [[F(3, 2), 3], [F(15, 4), F(-3, 2)]])
+        self.assertTrue(is_exact([u[1], y]))
+
     def test_with_attention_switched_off(self):
         x, off = fractions([1, 2, 3]), edits.scale("L0.attn", 0)
 

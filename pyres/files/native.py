@@ -28,7 +28,7 @@ import os
 from ..config import (AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig,
                       check_config)
 from ..model import make_model
-from ..training import Moments, Training, settings
+from ..training import SETTINGS_FIELDS, Moments, Training, settings
 from ..weights import leaf_shapes, leaves, weights_from_leaves
 from .characters import Characters
 from .safetensors import read, read_bytes, write
@@ -267,7 +267,10 @@ def load_training(path):
         for part in PARTS[1:]:
             if shapes[part] != shapes["weights"]:
                 raise ValueError(f"the tensors of {part} are not shaped like the weights")
-        rule = settings(*parse(metadata["settings"].encode("utf-8"), "settings"))
+        told = parse(metadata["settings"].encode("utf-8"), "settings")
+        if type(told) is not list or len(told) != len(SETTINGS_FIELDS):
+            raise ValueError(f"settings are a list of {', '.join(SETTINGS_FIELDS)}")
+        rule = settings(*told)
         first, second = [weights_from_leaves(model.config, Part(stored, part)) for part in PARTS[1:]]
         moments = Moments(whole_number(metadata, "step"), first, second)
         about = parse(metadata["about"].encode("utf-8"), "about")
