@@ -347,6 +347,7 @@ def project_heads_backward(d_heads, flat, gain, n_heads, config, first_position=
     ([[1, 2, 3, 4]], None)
     """
     check_length("project_heads_backward", "d_heads", d_heads, n_heads)
+    _check_heads("gradients", d_heads, len(flat), config.d_head)
     if config.rotary is not None:
         # forward: heads = rotate(heads, table)
         table = _table(config.rotary, len(flat), first_position)

@@ -24,7 +24,8 @@ was trained without the branch.
 """
 from collections import namedtuple
 
-from .linalg import check_numbers, checked_copy, copied, same_shape, shape_text, zeros_like
+from .linalg import (check_like, check_numbers, checked_copy, copied, same_shape, shape_text,
+                     zeros_like)
 from .scalar import check_constant
 
 __all__ = ["Edit", "StateEdit", "scale", "replace", "set_pattern", "set_state",
@@ -165,6 +166,8 @@ def edit_update_backward(d_update, edits):
     [[0, 0]]
     """
     for edit in reversed(edits):
+        if edit.kind == "replace":
+            check_like("edit_update_backward", "d_update", d_update, edit.value)
         alpha = edit.value if edit.kind == "scale" else 0
         d_update = _at_positions(d_update, edit, [_scaled(row, alpha) for row in d_update])
     return d_update

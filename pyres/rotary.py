@@ -74,6 +74,9 @@ def rotate(x, table, pairing):
     """
     check_length("rotate", "the table of angles", table, len(x))
     if table:
+        check_rows("rotate", x, len(x[0]))
+        if 2 * len(table[0]) > len(x[0]):
+            raise ValueError(f"rotate: {len(table[0])} pairs of channels, a row has {len(x[0])}")
         check_rows("rotate: the table of angles", table, len(table[0]))
     pairs = [pair(j, len(turns), pairing) for turns in table[:1] for j in range(len(turns))]
     return [_turned(row, pairs, turns) for row, turns in zip(x, table)]

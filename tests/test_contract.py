@@ -548,6 +548,15 @@ def seeds_of(row):
     return SEEDS
 
 
+def misshapen(d_out):
+    """Gradients like d_out, but for one list that is shorter or longer; a number has none."""
+    if isinstance(d_out, list):
+        yield d_out[:-1]
+        yield d_out + copied(d_out[-1:])
+        for inner_list in misshapen(d_out[0]):
+            yield [inner_list] + copied(d_out[1:])
+
+
 class Contract(unittest.TestCase):
     made = {}           # the cases, by row and seed: made by the first test that needs them
 
@@ -639,6 +648,15 @@ class Contract(unittest.TestCase):
             arguments |= lists_in(case.d_out)
             self.assertFalse(lists_in(case.gradients) & arguments,
                              case.what + ": a gradient shares a list")
+
+        self.every_case(check)
+
+    def test_a_gradient_of_another_shape_is_refused(self):
+        """One row or entry less or more, at the top and at the bottom; never a number."""
+        def check(case):
+            for wrong in misshapen(case.d_out):
+                with self.assertRaises(ValueError, msg=f"{case.what}: d_out {form(wrong)}"):
+                    case.backward(wrong)
 
         self.every_case(check)
 
