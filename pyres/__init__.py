@@ -39,8 +39,8 @@ def __getattr__(name):
     """The modules of LATER and the public names of theirs that are no module's (mlp and attention
     are modules); files, load and save; study; training.
 
-    They are imported when first asked for, so that `import pyres` stays small: modules with records
-    take longer to set up than all that is imported above.
+    They are imported when first asked for, so that `import pyres` stays small: modules with
+    records take longer to set up than all that is imported above.
     """
     # An import of a name from a module makes the module an attribute of the package, and so the
     # next line finds it there.

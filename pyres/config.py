@@ -161,8 +161,8 @@ def attention_config(n_heads, d_head, n_kv_heads=None, causal=True, window=None,
     check_number("attention_config", "multiplier", multiplier)
     check_number("attention_config", "soft_cap", soft_cap)
     if type(causal) is not bool or window is not None and not causal:
-        raise ValueError(f"attention_config: causal is {causal!r}, expected True or False, and True "
-                         "where there is a window, which counts back from a query")
+        raise ValueError(f"attention_config: causal is {causal!r}, expected True or False, "
+                         "and True where there is a window, which counts back from a query")
     check_record("attention_config: qk_norm", qk_norm, NormConfig, norm_config)
     check_record("attention_config: rotary", rotary, RotaryConfig, checked_rotary)
     if rotary is not None and 2 * len(rotary.frequencies) > d_head:

@@ -20,8 +20,8 @@ passes.
 """
 import math
 
-from .linalg import (all_floats, check_length, check_numbers, dot, is_nested, map_vectors, multiply,
-                     zeros_like)
+from .linalg import (all_floats, check_length, check_numbers, dot, is_nested, map_vectors,
+                     multiply, zeros_like)
 from .scalar import erf, exp, for_row, log, real, tanh
 
 __all__ = ["softmax", "softmax_vector", "softmax_backward", "softmax_backward_from", "log_softmax",

@@ -71,9 +71,11 @@ def _add_at(place, x, update):
 
 
 def check_even(place, x):
-    """Raise ValueError where lists and vectors are mixed, or vectors side by side differ in length."""
+    """Raise ValueError where lists and vectors are mixed, or vectors side by side differ in
+    length."""
     if len({is_nested(part) for part in x}) > 1:
-        raise ValueError(f"add_residual: ragged: vectors and sequences stand side by side{_at(place)}")
+        raise ValueError("add_residual: ragged: vectors and sequences stand side by side"
+                         + _at(place))
     if not is_nested(x[0]):
         check_rows("add_residual: a sequence is ragged" + _at(place), x, len(x[0]))
 

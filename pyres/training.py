@@ -152,9 +152,14 @@ def by_rows(f, *tensors):
     """
     if not isinstance(tensors[0], (list, tuple)):
         return f(*[[tensor] for tensor in tensors])[0]
-    if is_nested(tensors[0]):
+    if not is_nested(tensors[0]):
+        return f(*tensors)
+    if is_nested(tensors[0][0]):
         return [by_rows(f, *parts) for parts in zip(*tensors)]
-    return f(*tensors)
+    # a matrix as one long row: rows are short, and calls would cost as much as what they do
+    long_rows = [[a for row in tensor for a in row] for tensor in tensors]
+    out, width = f(*long_rows), len(tensors[0][0])
+    return [out[k:k + width] for k in range(0, len(out), width)]
 
 
 # One loop a row, with everything that is the same for all its entries worked out before.

@@ -64,12 +64,12 @@ def random_model(seed):
             soft_cap=one_of(None, 1.5), rotary=rotary,
             qk_norm=norm_config(one_of("rms", "layer"), 0.1) if gains else None)
         placement = one_of(*PLACEMENTS)
-        block = block_config(3, attention, placement, False,
+        block = block_config(3, attention, placement, None,
                              one_of("relu", "gelu", "gelu_tanh", "silu"), one_of(None, 0.7))
         return block._replace(**{place: random_norm() for place in norms_of(placement)})
 
     blocks = [random_block() for _ in range(g.below(3))]
-    config = model_config(4, 5, 9, 0, None, one_of(None, 2.0), random_norm() or False,
+    config = model_config(4, 5, 9, 0, None, one_of(None, 2.0), random_norm(),
                           one_of(None, 0.5), one_of(None, 3.0))._replace(blocks=blocks)
     weights = model_weights(draw, config, *[one_of(False, True) for _ in range(3)],
                             biases=one_of(False, True), gated=one_of(False, True), gains=gains,
@@ -232,7 +232,7 @@ class PickTest(unittest.TestCase):
 
 def small_counter(logits, n_ctx=4):
     """A model without blocks whose logits are always the same."""
-    config = model_config(1, len(logits), n_ctx, 0, None, final_norm=False)
+    config = model_config(1, len(logits), n_ctx, 0, None, final_norm=None)
     weights = ModelWeights([[1.0]] * len(logits), None, [], None, [[a] for a in logits], None)
     return make_model(config, weights)
 

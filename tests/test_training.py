@@ -287,7 +287,7 @@ def known_model():
     def logit(loss):
         return math.log(math.exp(-loss) / (1 - math.exp(-loss)))
 
-    config = model_config(1, 2, 4, 0, None, final_norm=False)
+    config = model_config(1, 2, 4, 0, None, final_norm=None)
     return make_model(config, ModelWeights([[logit(4)], [logit(2)]], None, [], None,
                                            [[1.0], [0.0]], None))
 

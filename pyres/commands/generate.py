@@ -37,7 +37,8 @@ def generated(options):
             new = generate(model, tokens, options.n, options.temperature, options.seed)
     notes = []
     if len(new) < options.n:
-        notes.append(f"stopped after {len(new)} new tokens: the context of {model.config.n_ctx} is full")
+        notes.append(f"stopped after {len(new)} new tokens: "
+                     f"the context of {model.config.n_ctx} is full")
     written = None if model.tokenizer is None else model.tokenizer.decode(new)
     result = {"tokens": new, "text": written}
     asked = {"text": given if type(given) is str else None, "tokens": tokens, "n": options.n,
@@ -53,7 +54,8 @@ def generate_lines(given, new, written, notes, look):
         lines = text.listed([str(token) for token in new], look)
     else:
         lines = text.wrapped(quoted((given if type(given) is str else "") + written), look)
-    return lines + ([] if look.quiet else [line for note in notes for line in text.wrapped(note, look)])
+    said = [] if look.quiet else notes
+    return lines + [line for note in said for line in text.wrapped(note, look)]
 
 
 COMMAND = Command("generate", "[TEXT] --model MODEL [OPTIONS]", "a model goes on with a text",

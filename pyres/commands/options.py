@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from ..view.terminal import columns_of
 
 __all__ = ["DONE", "NO", "USAGE", "BAD_INPUT", "ENVIRONMENT", "Refused", "explained", "nearest",
-           "exact_numbers", "whole", "from_0", "token_ids", "position", "block_range", "PROG", "Parser",
+           "exact_numbers", "whole", "from_0", "token_ids", "position", "block_range", "PROG",
+           "Parser",
            "common_options", "MODEL_OPTIONS", "model_options", "split_at_command"]
 
 # exit codes: done, a check answered no, usage, bad input, environment

@@ -35,7 +35,8 @@ folder that holds config.json and model.safetensors, or a model file of pyres
         return huggingface.load(source)
     if os.path.exists(source):
         beside = os.path.join(os.path.dirname(source), "config.json")
-        if os.path.basename(source) in ("config.json", "model.safetensors") and os.path.exists(beside):
+        of_folder = os.path.basename(source) in ("config.json", "model.safetensors")
+        if of_folder and os.path.exists(beside):
             raise ValueError(f"load: {source!r} is part of a Hugging Face folder; name the folder")
         return native.load(source)
     if source in EMBEDDED:

@@ -40,7 +40,8 @@ def gpt2_config(fields):
     n_layers, n_ctx = fields.layers("n_layer"), fields.size("n_positions")
     for key, meant, value in (("hidden_size", "n_embd", d_model),
                               ("num_attention_heads", "n_head", n_heads),
-                              ("num_hidden_layers", "n_layer", n_layers), ("n_ctx", "n_positions", n_ctx),
+                              ("num_hidden_layers", "n_layer", n_layers),
+                              ("n_ctx", "n_positions", n_ctx),
                               ("max_position_embeddings", "n_positions", n_ctx)):
         fields.alias(key, meant, value)
     fields.divides("n_head", n_heads, "n_embd", d_model)

@@ -50,7 +50,8 @@ NEUTRAL = {
     "quantization_config": (None,), "compression_config": (None,), "pruned_heads": (None, {}),
     "rope_scaling": (None,), "rope_theta": (None, 10000, 10000.0), "rope_parameters": (None,),
     "partial_rotary_factor": (None, 1, 1.0), "rotary_pct": (None, 1, 1.0), "rotary_dim": (None,),
-    "alibi": (None, False), "is_causal": (None, True), "position_embedding_type": (None, "absolute", "rope", "rotary"),
+    "alibi": (None, False), "is_causal": (None, True),
+    "position_embedding_type": (None, "absolute", "rope", "rotary"),
     "sliding_window": (None,), "use_sliding_window": (None, False),
     "attention_chunk_size": (None,),
     "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,),
@@ -118,7 +119,8 @@ class Fields:
         """How many blocks there are; each has a tensor of its own at least."""
         value = self.size(key, bounded=False)
         if self.n_tensors is not None and value > self.n_tensors:
-            raise ValueError(f"{self.what}: {key} is {value}, the files hold {self.n_tensors} tensors")
+            raise ValueError(f"{self.what}: {key} is {value}, "
+                             f"the files hold {self.n_tensors} tensors")
         return value
 
     def alias(self, key, meant, value):

@@ -196,7 +196,8 @@ def _model(metadata, tensors, shapes, what, expected):
 
 
 def _check_shapes(config, shapes):
-    """Raise ValueError for a tensor, by name, that is no weight of the config or of another shape."""
+    """Raise ValueError for a tensor, by name, that is no weight of the config or of another
+    shape."""
     fits = dict(leaf_shapes(config))
     for name in shapes:
         if name not in fits:
@@ -271,9 +272,12 @@ def load_training(path):
         if type(told) is not list or len(told) != len(SETTINGS_FIELDS):
             raise ValueError(f"settings are a list of {', '.join(SETTINGS_FIELDS)}")
         rule = settings(*told)
-        first, second = [weights_from_leaves(model.config, Part(stored, part)) for part in PARTS[1:]]
+        first, second = [weights_from_leaves(model.config, Part(stored, part))
+                         for part in PARTS[1:]]
         moments = Moments(whole_number(metadata, "step"), first, second)
         about = parse(metadata["about"].encode("utf-8"), "about")
+        if type(about) is not dict:
+            raise ValueError("about is no object")
         return Training(model, moments, rule, whole_number(metadata, "random_state")), about
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{what}: {error}") from None

@@ -1,4 +1,5 @@
-"""How far a long computation is, on stderr: a bar on a terminal, plain lines elsewhere, nothing if quiet.
+"""How far a long computation is, on stderr: a bar on a terminal, plain lines elsewhere, nothing if
+quiet.
 
     duration       seconds as a reader says them
     progress_text  one line
@@ -30,7 +31,8 @@ def duration(seconds):
 
 
 def progress_text(done, total, seconds, what, columns, ascii_only=False):
-    """One line: a bar, how many of how many, what is to be said, and the time left at this pace."""
+    """One line: a bar, how many of how many, what is to be said, and the time left at this
+    pace."""
     left = duration(seconds * (total - done) / done) if done else "?"
     width = 10
     full = width * done // total
