@@ -367,7 +367,7 @@ def carried_writers(run_record):
     >>> r.states[-1]
     ('L0.mlp', [[36.0]])
     """
-    states, config = run_record.states, run_record.model.config
+    config = run_record.model.config
     carried = _after_set_state(run_record, "embed", run_record.writers[:1])
     for i, block in enumerate(run_record.steps.blocks):
         for branch, update in (("attn", block.attn_out), ("mlp", block.mlp_out)):

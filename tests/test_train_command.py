@@ -8,6 +8,7 @@ import errno
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -270,6 +271,23 @@ class TrainTest(FolderCase):
             self.train("-q", *options, "--workers", workers, steps=6)
             self.assertDone(whole, f"{workers} workers")
             os.remove(self.out)
+
+    def test_workers_however_a_system_starts_them(self):
+        """A worker's parent need not be the process that has the work."""
+        whole = self.undisturbed("--batch", "3", steps=3)
+        code = ("import multiprocessing, sys\nfrom pyres.cli import main\n"
+                "multiprocessing.set_start_method(sys.argv[1])\nsys.exit(main(sys.argv[2:]))")
+        for method in multiprocessing.get_all_start_methods():
+            with self.subTest(method=method):
+                if method != "fork" and sys.implementation.name == "pypy":
+                    self.skipTest("PyPy's own pool of processes can only fork")
+                self.clear()
+                argv = self.arguments("-q", "--batch", "3", "--workers", "2", steps=3)
+                done = subprocess.run([sys.executable, "-c", code, method, "train", *argv],
+                                      cwd=ROOT, timeout=60, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE)
+                self.assertEqual((done.returncode, done.stderr), (0, b""))
+                self.assertDone(whole, method)
 
     def test_options_say_what_the_model_is(self):
         self.train("-q", "--width", "8", "--heads", "2", "--blocks", "2", "--hidden", "6",

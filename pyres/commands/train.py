@@ -132,7 +132,8 @@ class Material(namedtuple("Material", ("tokenizer", "draw", "about", "judge"))):
 def echo_material(recipe):
     """Random strings, judged on fresh ones."""
     if recipe["context"] < LEAST_ECHO_CONTEXT:
-        raise Refused(BAD_INPUT, f"a context of {recipe['context']} is too short to repeat a string",
+        raise Refused(BAD_INPUT,
+                      f"a context of {recipe['context']} is too short to repeat a string",
                       f"--context {LEAST_ECHO_CONTEXT} is the least for echo")
 
     def judge(model):
@@ -212,7 +213,8 @@ def read_text(path):
 def check_place(options):
     """Refused where OUT is a folder, or something is there that would be lost."""
     if os.path.isdir(options.out):
-        raise Refused(ENVIRONMENT, f"{options.out} exists, and is a folder", "name a file for the model")
+        raise Refused(ENVIRONMENT, f"{options.out} exists, and is a folder",
+                      "name a file for the model")
     hints = ((options.out, "--force overwrites it"),
              (options.out + ".resume", "--resume goes on from it, --force begins anew"))
     for path, hint in hints:

@@ -29,7 +29,7 @@ import json
 import os
 from collections import namedtuple
 
-from ..linalg import shape, transpose
+from ..linalg import transpose
 from ..model import make_model
 from ..weights import leaf_shapes, leaves, random_weights, weights_from_leaves
 from .families import FAMILIES
