@@ -115,6 +115,8 @@ def generate(model, tokens_or_text, n, temperature=0, seed=0):
     ([1, 2], [1, 2, 0, 1, 2])
     """
     check_temperature(temperature)
+    if n < 0:
+        raise ValueError(f"generate: n is {n}, expected a whole number of at least 0")
     tokens = token_ids(model, tokens_or_text)
     generator = Generator(seed)
     new, past, unread = [], None, tokens

@@ -263,14 +263,15 @@ def check_same(about, material, path):
                       "name what it was trained on")
 
 
-def prepare_worker(parent):
+def prepare_worker():
     """In a worker: Ctrl-C is the main process's to answer, and when that is gone, so is this."""
     import threading
+    from multiprocessing import connection, parent_process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main = parent_process().sentinel        # getppid() is another process where a server forks
 
     def watch():
-        while os.getppid() == parent:
-            time.sleep(0.5)
+        connection.wait([main])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -285,7 +286,7 @@ def trained(training, material, recipe, options):
     pool = None
     if workers > 1:
         from concurrent.futures import ProcessPoolExecutor      # slow to import, used only here
-        pool = ProcessPoolExecutor(workers, initializer=prepare_worker, initargs=(os.getpid(),))
+        pool = ProcessPoolExecutor(workers, initializer=prepare_worker)
     saved(training, options.out, about)         # what cannot be written is known before any work
     try:
         with Progress(n_steps, options.quiet) as progress:
