@@ -29,8 +29,8 @@ follows w is AttentionWeights and config an AttentionConfig.
 from collections import namedtuple
 
 from .edits import edit_update, edit_update_backward
-from .linalg import (add, check_length, check_numbers, check_rows, copied, linear, linear_backward,
-                     products, scale, shape_text, transpose, zeros_like)
+from .linalg import (add, check_length, check_numbers, check_rows, checked_copy, copied, linear,
+                     linear_backward, products, scale, shape_text, transpose, zeros_like)
 from .norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from .nonlinear import softmax_backward_from, softmax_vector
 from .rotary import angles, rotate, rotate_backward
@@ -130,8 +130,6 @@ def _check_heads(what, heads, n_rows, width):
     for head in heads:
         check_length(f"attend: the {what}", "a head", head, n_rows)
         check_rows("attend: a head's " + what, head, width)
-        for row in head:
-            check_numbers("attend", row)
 
 
 def _checked_pattern(pattern, n_queries, n_keys):
@@ -160,6 +158,8 @@ def _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap):
 
 def _padded(row, first, n_keys, filler):
     """The row as it stands among n_keys, with the filler where the query sees nothing."""
+    if len(row) == n_keys:
+        return row
     return [filler] * first + row + [filler] * (n_keys - first - len(row))
 
 
@@ -193,6 +193,7 @@ def attend(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, pa
     >>> attend([[[0.0]], [[0.0]]], [[[1.0]]], [[[5.0]]])    # two query heads share k and v
     [[[5.0]], [[5.0]]]
     """
+    q, k, v = checked_copy("attend", q), checked_copy("attend", k), checked_copy("attend", v)
     return attend_steps(q, k, v, multiplier, causal, window, soft_cap, patterns).mixed
 
 
