@@ -530,9 +530,9 @@ class KilledTest(FolderCase):
                 time.sleep(0.02)
             time.sleep(0.3)                 # both workers work
             process.kill()
-            process.communicate(timeout=4)  # they hold the other end of this pipe
+            process.communicate(timeout=40)     # they hold the other end of this pipe
         except subprocess.TimeoutExpired:
-            self.fail("4 s after the run was killed, its workers are still there")
+            self.fail("40 s after the run was killed, its workers are still there")
         finally:
             ended(process)
 
