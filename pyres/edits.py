@@ -98,7 +98,7 @@ def checked_positions(name, positions):
     """
     if positions is None:
         return None
-    if not hasattr(positions, "__iter__") and not hasattr(positions, "__next__"):
+    if isinstance(positions, (int, float, str)):
         raise TypeError(f"{name}: positions are a list of whole numbers, got {positions!r}")
     positions = list(positions)
     for t in positions:

@@ -38,9 +38,10 @@ SEEDS = (1, 2)
 
 # backward   its name, as in the module
 # case       which of its cases
-# numbers    how J v is found: "complex", "dual" (both on floats), "int" or "fraction" (dual
-# numbers again) point      draw -> the arguments that have gradients, a tuple forward    (*point)
-# -> what comes out gradients  (d_out, *point) -> a tuple like the point
+# numbers    how J v is found: "complex", "dual" (both on floats), "int" or "fraction" (dual again)
+# point      draw -> the arguments that have gradients, a tuple
+# forward    (*point) -> what comes out
+# gradients  (d_out, *point) -> a tuple like the point
 Row = namedtuple("Row", ("backward", "case", "numbers", "point", "forward", "gradients"))
 
 KINDS = {"complex": float, "dual": float, "int": int, "fraction": Fraction}
