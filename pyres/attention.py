@@ -11,7 +11,7 @@ d_model:
     q, k, v = w_q x + b_q, w_k x + b_k, w_v x + b_v
     out     = w_o mixed + b_o = sum over heads i of w_o^i mixed^i + b_o
 
-Head i's term is what it writes; b_o belongs to no head.  Query head i reads key/value head
+Head i's term is what it writes; b_o belongs to no head (see `readout`).  Query head i reads key/value head
 i // (n_heads / n_kv_heads), so with four query and two key/value heads: 0, 0, 1, 1.  In what
 follows w is AttentionWeights and config an AttentionConfig.
 
@@ -19,7 +19,9 @@ follows w is AttentionWeights and config an AttentionConfig.
     attend_steps, attend, attend_backward    the formula alone
     split_heads, join_heads                  a token's channels cut into heads, and back
     project_heads                            heads, norm and rotary of queries or of keys
-    head_weights, head_update                one head's part of w_o, and what the head writes
+    head_weights, head_update, source_update
+                                             one head's part of w_o, what the head writes, and what
+                                             it writes from one token
     attention_steps, attention, attention_backward
                                              the sublayer
 
@@ -28,18 +30,19 @@ follows w is AttentionWeights and config an AttentionConfig.
 """
 from collections import namedtuple
 
-from .edits import edit_update, edit_update_backward
+from .edits import Edit, edit_update, shift
 from .linalg import (add, check_length, check_numbers, check_rows, checked_copy, copied, linear,
-                     linear_backward, products, scale, shape_text, transpose, zeros_like)
+                     linear_backward, multiply, products, scale, shape_text, transpose, zeros_like)
 from .norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from .nonlinear import softmax_backward_from, softmax_vector
+from .readout import part_weights, readout, readout_backward
 from .rotary import angles, rotate, rotate_backward
 from .scalar import check_constant, root_of_count, tanh
 from .weights import AttentionWeights
 
 __all__ = ["seen", "AttendSteps", "attend_steps", "attend", "attend_backward", "split_heads",
            "join_heads", "project_heads", "project_heads_backward", "head_weights", "head_update",
-           "AttentionSteps", "attention_steps", "attention", "attention_backward"]
+           "source_update", "AttentionSteps", "attention_steps", "attention", "attention_backward"]
 
 
 # ---- the formula ----
@@ -77,13 +80,15 @@ class AttendSteps(namedtuple("AttendSteps", ("q", "k", "v", "scores", "pattern",
     """
 
 
-def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, patterns=None):
+def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, patterns=None,
+                 factors=None):
     """Every step of attention's formula -> AttendSteps.
 
     q [n_heads][n_queries][d_head]; k, v [n_kv_heads][n_keys][d_head].  multiplier None is
     1 / sqrt(d_head).  soft_cap c replaces a score s by c * tanh(s / c).  patterns, a list with a
     pattern or None for every head, gives patterns instead of computing them; they are taken as
-    they are, and exact numbers then stay exact.
+    they are, and exact numbers then stay exact.  factors, a list with a factor for every entry of
+    a head's pattern or None for every head, multiply what is taken from each token.
 
     Raises ValueError where heads do not divide evenly or a shape does not fit.
 
@@ -111,8 +116,14 @@ def attend_steps(q, k, v, multiplier=None, causal=True, window=None, soft_cap=No
         all_scores.append(scores)
         all_patterns.append(pattern)
         v_columns = columns[i // group]
-        mixed.append([_over_span(v_columns, row, span) for row, span in zip(pattern, taken)])
+        mixed.append([_over_span(v_columns, row, span)
+                      for row, span in zip(_times(pattern, factors, i), taken)])
     return AttendSteps(q, k, v, all_scores, all_patterns, mixed)
+
+
+def _times(pattern, factors, i):
+    """Head i's pattern, or its gradient, times the head's factors where it has some."""
+    return pattern if not factors or factors[i] is None else multiply(pattern, factors[i])
 
 
 def _group_size(q, k, v):
@@ -197,7 +208,8 @@ def attend(q, k, v, multiplier=None, causal=True, window=None, soft_cap=None, pa
     return attend_steps(q, k, v, multiplier, causal, window, soft_cap, patterns).mixed
 
 
-def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, soft_cap=None):
+def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, soft_cap=None,
+                    factors=None):
     """Return (d_q, d_k, d_v), given d_mixed [n_heads][n_queries][d_head], the gradient at mixed.
 
     For one head, with p the pattern:
@@ -227,11 +239,11 @@ def attend_backward(d_mixed, steps, multiplier=None, causal=True, window=None, s
         if steps.scores[i] is None:                 # a given pattern may be anything
             of_q, of_k = zeros_like(q[i]), zeros_like(k_head)
             # forward: mixed[t] = sum over s of p[t][s] * v[s]
-            of_v = linear(transpose(pattern), transpose(d_mixed_head))
+            of_v = linear(transpose(_times(pattern, factors, i)), transpose(d_mixed_head))
         else:
-            of_v = _over_spans(transpose(pattern), d_mixed_head, seers)
-            d_scores = _scores_backward(
-                d_mixed_head, steps.scores[i], pattern, v_head, spans, soft_cap)
+            of_v = _over_spans(transpose(_times(pattern, factors, i)), d_mixed_head, seers)
+            d_scores = _scores_backward(d_mixed_head, steps.scores[i], pattern, v_head, spans,
+                                        soft_cap, None if factors is None else factors[i])
             # forward: score[t][s] = factor * dot(q[t], k[s])
             factor = score_factor(q[i], multiplier)
             of_q = scale(factor, _over_spans(d_scores, k_head, spans))
@@ -260,12 +272,14 @@ def _over_spans(rows, vectors, spans):
     return [_over_span(columns, row, span) for row, span in zip(rows, spans)]
 
 
-def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap):
+def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap, factors):
     """The gradient at one head's scores before a soft cap, [n_queries][n_keys], 0 where unseen."""
     d_scores = []
-    for d_t, s_t, p_t, (first, end) in zip(d_mixed, scores, pattern, spans):
+    for t, (d_t, s_t, p_t, (first, end)) in enumerate(zip(d_mixed, scores, pattern, spans)):
         # forward: mixed[t] = sum over s of p[t][s] * v[s]; p[t] = softmax(score[t])
         d_p = products(v_head[first:end], d_t)
+        if factors is not None:
+            d_p = multiply(d_p, factors[t][first:end])
         d_row = softmax_backward_from(d_p, p_t[first:end])
         if soft_cap is not None:
             # forward: score = c * tanh(raw / c), and tanh' = 1 - tanh²
@@ -371,7 +385,7 @@ def head_weights(w_o, i, d_head):
     >>> head_weights([[1, 2, 3, 4], [5, 6, 7, 8]], 1, 2)
     [[3, 4], [7, 8]]
     """
-    return [row[i * d_head:(i + 1) * d_head] for row in w_o]
+    return part_weights(w_o, i, d_head)
 
 
 def head_update(mixed_head, w_o, i):
@@ -382,6 +396,17 @@ def head_update(mixed_head, w_o, i):
     [[7, 15]]
     """
     return linear(mixed_head, head_weights(w_o, i, len(mixed_head[0])))
+
+
+def source_update(pattern_head, v_head, w_o, i, source):
+    """What head i writes from one source token: pattern_head [n_queries][n_keys], v_head
+    [n_keys][d_head] -> [n_queries][d_model].  Over all sources it sums to the head's write.
+
+    >>> source_update([[1, 0], [0.5, 0.5]], [[2], [4]], [[1, 10], [2, 20]], 1, source=0)
+    [[20, 40], [10.0, 20.0]]
+    """
+    write = linear([v_head[source]], head_weights(w_o, i, len(v_head[0])))[0]
+    return [scale(row[source], write) for row in pattern_head]
 
 
 # ---- the sublayer ----
@@ -397,10 +422,10 @@ class AttentionSteps(namedtuple("AttentionSteps", (
     """
 
 
-def attention_steps(x, w, config, head_edits=(), pattern_edits=(), past=None):
+def attention_steps(x, w, config, head_edits=(), pattern_edits=(), past=None, source_edits=()):
     """Every step of an attention sublayer: x [n_tokens][d_model] -> AttentionSteps.
 
-    head_edits, pattern_edits: lists of pairs (head, Edit), as in edits.BlockEdits.  past is the
+    head_edits, pattern_edits, source_edits: lists of pairs, as in edits.BlockEdits.  past is the
     pair (k, v) of an earlier part of the sequence, from its own steps; x then stands behind it,
     and the steps' k and v are those of both.  The backward is of whole sequences only.
 
@@ -424,12 +449,11 @@ def attention_steps(x, w, config, head_edits=(), pattern_edits=(), past=None):
     v = split_heads(linear(x, w.w_v, w.b_v), config.n_kv_heads)
     if past is not None:
         k, v = [[old + new for old, new in zip(*heads)] for heads in ((past[0], k), (past[1], v))]
+    factors = source_factors(source_edits, config.n_heads, x, len(k[0]))
     steps = attend_steps(q, k, v, config.multiplier, config.causal, config.window,
-                         config.soft_cap, patterns)
-    out = linear(join_heads(_left_to_w_o(steps.mixed, head_edits)), w.w_o, w.b_o)
-    for i in _edited_heads(head_edits):
-        write = head_update(steps.mixed[i], w.w_o, i)
-        out = add(out, edit_update(write, _edits_of_head(head_edits, i)))
+                         config.soft_cap, patterns, factors)
+    out = readout(join_heads(steps.mixed), w.w_o, w.b_o, config.d_head,
+                  given_writes(source_edits, x) + list(head_edits))
     return AttentionSteps(x, flat_q, flat_k, q, k, v,
                           steps.scores, steps.pattern, steps.mixed, out)
 
@@ -439,18 +463,47 @@ def _last_pattern(pattern_edits, i):
     return given[-1] if given else None
 
 
-def _edited_heads(head_edits):
-    return sorted({head for head, _ in head_edits})
+# An edit of what a head writes from one source token is affine in the write: something is passed
+# on of what was there, and something is given.  What is passed on multiplies the pattern's entries
+# of that source, and what is given is a shift of the head's write, before the head's own edits.
+
+def source_factors(source_edits, n_heads, x, n_keys):
+    """For every head its factors [n_queries][n_keys], of the type of x [n_queries][d_model], or
+    None; None where there are no edits.
+
+    >>> from pyres.edits import replace, scale
+    >>> twice, other = scale("L0.attn.H0.S1", 2), replace("L0.attn.H0.S0", [[7], [7]], [1])
+    >>> source_factors([((0, 1), twice), ((0, 0), other)], 2, [[5], [6]], 2)
+    [[[1, 2], [0, 2]], None]
+    """
+    if not source_edits:
+        return None
+    one = zeros_like(x[0][0]) + 1
+    factors = [None] * n_heads
+    for (i, source), edit in source_edits:
+        rows = factors[i] or [[one] * n_keys for _ in x]
+        passed_on = edit.value if edit.kind == "scale" else 0 if edit.kind == "replace" else 1
+        column = edit_update([[row[source]] for row in rows],
+                             [Edit(edit.writer, "scale", passed_on, edit.positions)])
+        factors[i] = [row[:source] + entry + row[source + 1:] for row, entry in zip(rows, column)]
+    return factors
 
 
-def _edits_of_head(head_edits, i):
-    return [edit for head, edit in head_edits if head == i]
+def given_writes(source_edits, x):
+    """What source edits give besides, as edits (head, shift) of the heads' writes.
 
-
-def _left_to_w_o(mixed, head_edits):
-    """What w_o takes in one product: edited heads are 0 here, and write by themselves."""
-    edited = _edited_heads(head_edits)
-    return [zeros_like(head) if i in edited else head for i, head in enumerate(mixed)]
+    >>> from pyres.edits import replace, scale
+    >>> both = [((0, 1), replace("L0.attn.H0.S1", [[7]])), ((0, 1), scale("L0.attn.H0.S1", 2))]
+    >>> [(i, edit.value) for i, edit in given_writes(both, [[0]])]
+    [(0, [[14]])]
+    """
+    given = []
+    for i, source in sorted({part for part, _ in source_edits}):
+        edits = [edit for part, edit in source_edits if part == (i, source)]
+        if any([edit.kind != "scale" for edit in edits]):
+            nothing = zeros_like(x)
+            given.append((i, shift(edits[0].writer, edit_update(nothing, edits))))
+    return given
 
 
 def attention(x, w, config):
@@ -468,10 +521,10 @@ def attention(x, w, config):
     return attention_steps(x, w, config).out
 
 
-def attention_backward(d_out, steps, w, config, head_edits=()):
+def attention_backward(d_out, steps, w, config, head_edits=(), source_edits=()):
     """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output.
 
-    d_w is AttentionWeights.  x is read three times, by w_q, w_k and w_v, and its gradient is the
+    d_w is AttentionWeights; the edits are the forward's.  x is read three times, by w_q, w_k and w_v, and its gradient is the
     sum of the three.  Raises ValueError where a shape does not fit.
 
     The second token's output is the mean of both, so each token gets half of its gradient:
@@ -486,21 +539,16 @@ def attention_backward(d_out, steps, w, config, head_edits=()):
     >>> d_x, d_w.w_k, d_w.w_v, d_w.w_o
     ([[2.0], [2.0]], [[4.0]], [[12.0]], [[12.0]])
     """
-    # forward: out = linear(join_heads(mixed), w_o, b_o) + edited heads' writes
-    joined = join_heads(_left_to_w_o(steps.mixed, head_edits))
-    d_joined, d_w_o, d_b_o = linear_backward(d_out, joined, w.w_o, w.b_o)
+    # forward: out = readout(join_heads(mixed), w_o, b_o)
+    part_edits = given_writes(source_edits, d_out) + list(head_edits)
+    d_joined, d_w_o, d_b_o = readout_backward(
+        d_out, join_heads(steps.mixed), w.w_o, w.b_o, config.d_head, part_edits)
     d_mixed = split_heads(d_joined, config.n_heads)
-    for i in _edited_heads(head_edits):
-        # forward: write = edit_update(linear(mixed[i], w_o^i))
-        d_write = edit_update_backward(d_out, _edits_of_head(head_edits, i))
-        of_w_o = head_weights(w.w_o, i, config.d_head)
-        d_mixed[i], d_of_w_o, _ = linear_backward(d_write, steps.mixed[i], of_w_o)
-        d_w_o = [row[:i * config.d_head] + part + row[(i + 1) * config.d_head:]
-                 for row, part in zip(d_w_o, d_of_w_o)]
+    factors = source_factors(source_edits, config.n_heads, steps.x, len(steps.k[0]))
     # forward: mixed = attend(q, k, v)
     d_q, d_k, d_v = attend_backward(
         d_mixed, AttendSteps(steps.q, steps.k, steps.v, steps.scores, steps.pattern, steps.mixed),
-        config.multiplier, config.causal, config.window, config.soft_cap)
+        config.multiplier, config.causal, config.window, config.soft_cap, factors)
     # forward: q = project_heads(linear(x, w_q, b_q)), k likewise;
     #          v = split_heads(linear(x, w_v, b_v))
     if steps.scores == [None] * config.n_heads:     # every pattern was given

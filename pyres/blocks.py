@@ -22,12 +22,12 @@ the norm of the sum.
     StateGradient, BlockGradients                the identity part and the branch part, apart
 
 >>> from pyres.config import attention_config, block_config
->>> from pyres.edits import BlockEdits, set_pattern
+>>> from pyres.edits import edits_of_block, set_pattern
 >>> from pyres.weights import AttentionWeights, BlockWeights, MLPWeights
 >>> config = block_config(1, attention_config(n_heads=1, d_head=1), norm=None, activation="relu")
 >>> w = BlockWeights(None, AttentionWeights([[0]], [[0]], [[2]], [[1]], *[None] * 6), None, None,
 ...                  None, MLPWeights(None, [[3]], [[1]], None, None, None), None, None)
->>> given = BlockEdits([], [], [], [(0, set_pattern("L0.attn.H0", [[1]]))], None, None)
+>>> given = edits_of_block([set_pattern("L0.attn.H0", [[1]])], 0)
 >>> steps = pre_norm_block([[1]], w, config, given)
 >>> steps.resid_pre, steps.attn_out, steps.resid_mid, steps.mlp_out, steps.resid_post
 ([[1]], [[2]], [[3]], [[9]], [[12]])
@@ -36,7 +36,8 @@ from collections import namedtuple
 
 from .attention import attention_backward, attention_steps
 from .config import attention_config, block_config, norm_config, norms_of
-from .edits import NO_EDITS, edit_state, edit_update, edit_update_backward
+from .edits import (NO_EDITS, edit_state, edit_state_backward, edit_update,
+                    edit_update_backward)
 from .linalg import add, check_length, check_like, multiply, scale, sum_rows, zeros_like
 from .mlp import mlp_backward, mlp_steps
 from .norms import (affine, frozen_layer_norm, frozen_layer_norm_backward, frozen_rms_norm,
@@ -264,13 +265,13 @@ def _sequential(x, w, config, edits, past):
     """The placements that differ only in which norms are there: an absent one changes nothing."""
     attn_norm = norm_steps(x, w.attn_norm, config.attn_norm)
     attn = attention_steps(attn_norm.out, w.attn, config.attention,
-                           edits.heads, edits.patterns, past)
+                           edits.heads, edits.patterns, past, edits.sources)
     attn_post_norm = norm_steps(attn.out, w.attn_post_norm, config.attn_post_norm)
     a = branch_update(attn_post_norm.out, w.attn_multiplier, config, edits.attn)
     u = edit_state(add_residual(x, a), edits.resid_mid)
 
     mlp_norm = norm_steps(u, w.mlp_norm, config.mlp_norm)
-    mlp = mlp_steps(mlp_norm.out, w.mlp, config.activation)
+    mlp = mlp_steps(mlp_norm.out, w.mlp, config.activation, edits.neurons)
     mlp_post_norm = norm_steps(mlp.out, w.mlp_post_norm, config.mlp_post_norm)
     m = branch_update(mlp_post_norm.out, w.mlp_multiplier, config, edits.mlp)
     y = edit_state(add_residual(u, m), edits.resid_post)
@@ -292,11 +293,11 @@ def parallel_block(x, w, config, edits=NO_EDITS, past=None):
     """
     attn_norm = norm_steps(x, w.attn_norm, config.attn_norm)
     attn = attention_steps(attn_norm.out, w.attn, config.attention,
-                           edits.heads, edits.patterns, past)
+                           edits.heads, edits.patterns, past, edits.sources)
     a = branch_update(attn.out, w.attn_multiplier, config, edits.attn)
 
     mlp_norm = attn_norm if config.mlp_norm is None else norm_steps(x, w.mlp_norm, config.mlp_norm)
-    mlp = mlp_steps(mlp_norm.out, w.mlp, config.activation)
+    mlp = mlp_steps(mlp_norm.out, w.mlp, config.activation, edits.neurons)
     m = branch_update(mlp.out, w.mlp_multiplier, config, edits.mlp)
     y = edit_state(add_residual(add_residual(x, a), m), edits.resid_post)
     return BlockSteps(x, attn_norm, attn, None, a, None, mlp_norm, mlp, None, m, y)
@@ -313,12 +314,13 @@ def post_norm_block(x, w, config, edits=NO_EDITS, past=None):
     >>> steps.mlp_out, steps.resid_post                               # 3 * 18, (18 + 54) / 2
     ([[54.0]], [[36.0]])
     """
-    attn = attention_steps(x, w.attn, config.attention, edits.heads, edits.patterns, past)
+    attn = attention_steps(x, w.attn, config.attention,
+                           edits.heads, edits.patterns, past, edits.sources)
     a = branch_update(attn.out, w.attn_multiplier, config, edits.attn)
     attn_post_norm = norm_steps(add_residual(x, a), w.attn_post_norm, config.attn_post_norm)
     u = edit_state(attn_post_norm.out, edits.resid_mid)
 
-    mlp = mlp_steps(u, w.mlp, config.activation)
+    mlp = mlp_steps(u, w.mlp, config.activation, edits.neurons)
     m = branch_update(mlp.out, w.mlp_multiplier, config, edits.mlp)
     mlp_post_norm = norm_steps(add_residual(u, m), w.mlp_post_norm, config.mlp_post_norm)
     y = edit_state(mlp_post_norm.out, edits.resid_post)
@@ -352,29 +354,25 @@ class BlockGradients(namedtuple("BlockGradients", ("resid_pre", "resid_mid", "we
     """
 
 
-def _before_edit(d_state, edit):
-    """The gradient at a state before it was overwritten: none of it goes further back."""
-    return d_state if edit is None else zeros_like(d_state)
-
-
 def _sequential_backward(d_y, steps, w, config, edits):
-    d_y = _before_edit(d_y, edits.resid_post)
+    d_y = edit_state_backward(d_y, edits.resid_post)
     # forward: y = u + m; m = branch_update(N(mlp(N(u))))
     d_m, d_mlp_multiplier = branch_update_backward(
         d_y, steps.mlp_post_norm.out, w.mlp_multiplier, config, edits.mlp)
     d_out, d_mlp_post_norm = norm_backward(
         d_m, steps.mlp_post_norm, w.mlp_post_norm, config.mlp_post_norm)
-    d_read, d_mlp = mlp_backward(d_out, steps.mlp, w.mlp, config.activation)
+    d_read, d_mlp = mlp_backward(d_out, steps.mlp, w.mlp, config.activation, edits.neurons)
     d_branch, d_mlp_norm = norm_backward(d_read, steps.mlp_norm, w.mlp_norm, config.mlp_norm)
     resid_mid = fork(d_y, d_branch)
 
-    d_u = _before_edit(resid_mid.total, edits.resid_mid)
+    d_u = edit_state_backward(resid_mid.total, edits.resid_mid)
     # forward: u = x + a; a = branch_update(N(attn(N(x))))
     d_a, d_attn_multiplier = branch_update_backward(
         d_u, steps.attn_post_norm.out, w.attn_multiplier, config, edits.attn)
     d_out, d_attn_post_norm = norm_backward(
         d_a, steps.attn_post_norm, w.attn_post_norm, config.attn_post_norm)
-    d_read, d_attn = attention_backward(d_out, steps.attn, w.attn, config.attention, edits.heads)
+    d_read, d_attn = attention_backward(
+        d_out, steps.attn, w.attn, config.attention, edits.heads, edits.sources)
     d_branch, d_attn_norm = norm_backward(d_read, steps.attn_norm, w.attn_norm, config.attn_norm)
     return BlockGradients(fork(d_u, d_branch), resid_mid, BlockWeights(
         d_attn_norm, d_attn, d_attn_post_norm, d_attn_multiplier,
@@ -382,15 +380,15 @@ def _sequential_backward(d_y, steps, w, config, edits):
 
 
 def _parallel_backward(d_y, steps, w, config, edits):
-    d_y = _before_edit(d_y, edits.resid_post)
+    d_y = edit_state_backward(d_y, edits.resid_post)
     # forward: y = x + a + m: the sum hands d_y to all three
     d_m, d_mlp_multiplier = branch_update_backward(
         d_y, steps.mlp.out, w.mlp_multiplier, config, edits.mlp)
-    d_mlp_read, d_mlp = mlp_backward(d_m, steps.mlp, w.mlp, config.activation)
+    d_mlp_read, d_mlp = mlp_backward(d_m, steps.mlp, w.mlp, config.activation, edits.neurons)
     d_a, d_attn_multiplier = branch_update_backward(
         d_y, steps.attn.out, w.attn_multiplier, config, edits.attn)
     d_attn_read, d_attn = attention_backward(
-        d_a, steps.attn, w.attn, config.attention, edits.heads)
+        d_a, steps.attn, w.attn, config.attention, edits.heads, edits.sources)
     if config.mlp_norm is None:
         # forward: both read N1(x)
         d_read = add(d_attn_read, d_mlp_read)
@@ -408,22 +406,23 @@ def _parallel_backward(d_y, steps, w, config, edits):
 
 
 def _post_norm_backward(d_y, steps, w, config, edits):
-    d_y = _before_edit(d_y, edits.resid_post)
+    d_y = edit_state_backward(d_y, edits.resid_post)
     # forward: y = N(u + m); the norm stands on the stream, so the identity part passes it too
     d_sum, d_mlp_post_norm = norm_backward(
         d_y, steps.mlp_post_norm, w.mlp_post_norm, config.mlp_post_norm)
     d_m, d_mlp_multiplier = branch_update_backward(
         d_sum, steps.mlp.out, w.mlp_multiplier, config, edits.mlp)
-    d_branch, d_mlp = mlp_backward(d_m, steps.mlp, w.mlp, config.activation)
+    d_branch, d_mlp = mlp_backward(d_m, steps.mlp, w.mlp, config.activation, edits.neurons)
     resid_mid = fork(d_sum, d_branch)
 
-    d_u = _before_edit(resid_mid.total, edits.resid_mid)
+    d_u = edit_state_backward(resid_mid.total, edits.resid_mid)
     # forward: u = N(x + a)
     d_sum, d_attn_post_norm = norm_backward(
         d_u, steps.attn_post_norm, w.attn_post_norm, config.attn_post_norm)
     d_a, d_attn_multiplier = branch_update_backward(
         d_sum, steps.attn.out, w.attn_multiplier, config, edits.attn)
-    d_branch, d_attn = attention_backward(d_a, steps.attn, w.attn, config.attention, edits.heads)
+    d_branch, d_attn = attention_backward(
+        d_a, steps.attn, w.attn, config.attention, edits.heads, edits.sources)
     return BlockGradients(fork(d_sum, d_branch), resid_mid, BlockWeights(
         None, d_attn, d_attn_post_norm, d_attn_multiplier,
         None, d_mlp, d_mlp_post_norm, d_mlp_multiplier))

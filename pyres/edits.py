@@ -5,31 +5,40 @@ a writer and says what is added instead.  Everything later is computed from the 
 
     scale(writer, alpha)           alpha times the update; 0 switches the branch or head off
     replace(writer, update)        another update, for instance another run's
+    shift(writer, update)          the update and another one besides
     set_pattern(head, pattern)     an attention pattern that is given instead of computed
     set_state(state, stream)       another thing, of another type: it overwrites the stream, with
                                    all that was written so far, and not one update only
 
-scale and replace take positions, a list of token positions; without it they hold everywhere.
-Writers are named as in a run: `embed`, `L0.attn`, `L0.mlp`, and heads `L0.attn.H1`.  A head's
-update is what it adds to the attention output, before a multiplier or a norm behind it.
+scale, replace and shift take positions, a list of token positions; without it they hold
+everywhere.  Writers are named as in a run: `embed`, `L0.attn`, `L0.mlp`, and finer ones:
+
+    L0.attn.H3       a head                         L0.attn.H3.S5    the same, from source token 5
+    L0.attn.G1       the heads of a key/value group
+    L0.mlp.N17       a neuron
+
+The update of a finer writer is what it adds to the branch's output, before a multiplier or a norm
+behind it.  Edits of the same head hold in their order; what is done to a source token is done
+before.
 
 A model whose branch is switched off is still the trained model, edited.  It is not a model that
 was trained without the branch.
 
     edit_update, edit_update_backward    a list of edits applied to one update, and the way back
     BlockEdits, edits_of_block           what one block is to do, chosen by name from all edits
+    check_edits                          refuses a writer that is not there
 
 >>> edit_update([[1, 2], [3, 4]], [scale("L0.mlp", 10, positions=[1])])
 [[1, 2], [30, 40]]
 """
 from collections import namedtuple
 
-from .linalg import (check_like, check_numbers, checked_copy, copied, same_shape, shape_text,
+from .linalg import (add, check_like, check_numbers, checked_copy, copied, same_shape, shape_text,
                      zeros_like)
 from .scalar import check_constant
 
-__all__ = ["Edit", "StateEdit", "scale", "replace", "set_pattern", "set_state",
-           "edit_update", "edit_update_backward", "edit_state", "BlockEdits", "NO_EDITS",
+__all__ = ["Edit", "StateEdit", "scale", "replace", "shift", "set_pattern",
+           "set_state", "edit_update", "edit_update_backward", "edit_state", "BlockEdits", "NO_EDITS",
            "edits_of_block", "check_edits"]
 
 
@@ -37,14 +46,17 @@ class Edit(namedtuple("Edit", ("writer", "kind", "value", "positions"))):
     """One intervention on an update, or on a head's pattern.
 
     writer       whose update
-    kind         "scale", "replace" or "pattern"
+    kind         "scale", "replace", "shift" or "pattern"
     value        alpha, an update [n_tokens][d_model], or a pattern [n_tokens][n_tokens]
     positions    the token positions it holds at, or None for all
     """
 
 
 class StateEdit(namedtuple("StateEdit", ("state", "stream"))):
-    """A state that is overwritten: `stream` [n_tokens][d_model] stands in place of that state."""
+    """A state that is overwritten: `stream` [n_tokens][d_model] stands in place of that state.
+
+    A stream that depends on the state is a function of it.
+    """
 
 
 def scale(writer, alpha, positions=None):
@@ -68,6 +80,16 @@ def replace(writer, update, positions=None):
                 checked_positions("replace", positions))
 
 
+def shift(writer, update, positions=None):
+    """Add this update [n_tokens][d_model] besides the writer's, at the positions or at all.
+
+    >>> edit_update([[1, 2], [3, 4]], [shift("L0.mlp", [[0, 0], [10, 10]])])
+    [[1, 2], [13, 14]]
+    """
+    return Edit(writer, "shift", checked_copy("shift", update),
+                checked_positions("shift", positions))
+
+
 def set_pattern(head, pattern):
     """Give a head its attention pattern [n_tokens][n_tokens]; row t says how much position t takes
     from each position.  Its scores are then not computed.
@@ -81,12 +103,14 @@ def set_pattern(head, pattern):
 def set_state(state, stream):
     """Overwrite a state, named by its writer, with a stream [n_tokens][d_model].
 
-    Erasing a state is not removing an update: the embedding and every earlier write go with it.
+    stream may be a function that gives the stream for the state it is called with, for instance
+    one that rounds it.  Erasing a state is not removing an update: the embedding and every earlier
+    write go with it.
 
     >>> set_state("L0.mlp", [[0, 0]])
     StateEdit(state='L0.mlp', stream=[[0, 0]])
     """
-    return StateEdit(state, checked_copy("set_state", stream))
+    return StateEdit(state, stream if callable(stream) else checked_copy("set_state", stream))
 
 
 def checked_positions(name, positions):
@@ -131,8 +155,10 @@ def _edited(update, edit):
     if edit.kind == "scale":
         return _at_positions(update, edit, [_scaled(row, edit.value) for row in update])
     if not same_shape(edit.value, update):
-        raise ValueError(f"replace: the update for {edit.writer} has shape "
+        raise ValueError(f"{edit.kind}: the update for {edit.writer} has shape "
                          f"{shape_text(edit.value)}, the writer's {shape_text(update)}")
+    if edit.kind == "shift":
+        return _at_positions(update, edit, add(update, edit.value))
     return _at_positions(update, edit, copied(edit.value))
 
 
@@ -158,7 +184,8 @@ def _at_positions(before, edit, after):
 def edit_update_backward(d_update, edits):
     """The gradient at the update before the edits, given d_update, the gradient at the edited one.
 
-    What was scaled by alpha passes alpha times its gradient; what was replaced passes none.
+    What was scaled by alpha passes alpha times its gradient, what was shifted all of it; what was
+    replaced passes none.
 
     >>> edit_update_backward([[1, 2], [3, 4]], [scale("L0.mlp", 10, positions=[1])])
     [[1, 2], [30, 40]]
@@ -166,8 +193,10 @@ def edit_update_backward(d_update, edits):
     [[0, 0]]
     """
     for edit in reversed(edits):
-        if edit.kind == "replace":
+        if edit.kind != "scale":
             check_like("edit_update_backward", "d_update", d_update, edit.value)
+        if edit.kind == "shift":
+            continue
         alpha = edit.value if edit.kind == "scale" else 0
         d_update = _at_positions(d_update, edit, [_scaled(row, alpha) for row in d_update])
     return d_update
@@ -185,42 +214,84 @@ def edit_state(stream, edit):
     """
     if edit is None:
         return stream
-    if not same_shape(edit.stream, stream):
+    given = edit.stream(copied(stream)) if callable(edit.stream) else edit.stream
+    if not same_shape(given, stream):
         raise ValueError(f"set_state: the stream given for {edit.state} has shape "
-                         f"{shape_text(edit.stream)}, the state {shape_text(stream)}")
-    return copied(edit.stream)
+                         f"{shape_text(given)}, the state {shape_text(stream)}")
+    return checked_copy("set_state", given)
+
+
+def edit_state_backward(d_state, edit):
+    """The gradient at a state before it was overwritten: none of it goes further back.  Raises
+    ValueError where the stream is a function of the state, whose derivative nobody gave.
+
+    >>> edit_state_backward([[1, 2]], set_state("L0.mlp", [[7, 7]]))
+    [[0, 0]]
+    """
+    if edit is None:
+        return d_state
+    if callable(edit.stream):
+        raise ValueError(f"set_state: no gradient goes through the function given for "
+                         f"{edit.state}; give the stream itself")
+    check_like("edit_state_backward", "d_state", d_state, edit.stream)
+    return zeros_like(d_state)
 
 
 # ---- by name ----
 
 class BlockEdits(namedtuple("BlockEdits", (
-        "attn", "mlp", "heads", "patterns", "resid_mid", "resid_post"))):
+        "attn", "mlp", "heads", "patterns", "resid_mid", "resid_post", "sources", "neurons"))):
     """What one block is to do.
 
     attn, mlp                lists of Edit on the branch's update
     heads, patterns          lists of (head, Edit)
     resid_mid, resid_post    StateEdit, or None
+    sources                  list of ((head, source token), Edit)
+    neurons                  list of (neuron, Edit)
     """
 
 
-NO_EDITS = BlockEdits([], [], [], [], None, None)
+NO_EDITS = BlockEdits([], [], [], [], None, None, [], [])
 
 
-def edits_of_block(edits, i):
-    """The BlockEdits that concern block i.
+def edits_of_block(edits, i, heads_per_group=1):
+    """The BlockEdits that concern block i.  An edit of a group becomes edits of its heads.
 
     >>> edits_of_block([scale("L1.mlp", 0), scale("L1.attn.H2", 3), scale("L2.mlp", 5)], 1).heads
     [(2, Edit(writer='L1.attn.H2', kind='scale', value=3, positions=None))]
+    >>> [head for head, edit in edits_of_block([scale("L1.attn.G1", 0)], 1, 2).heads]
+    [2, 3]
     """
-    updates = [edit for edit in edits if isinstance(edit, Edit)]
-    attn, mlp, head = f"L{i}.attn", f"L{i}.mlp", f"L{i}.attn.H"
-    of_heads = [(int(edit.writer[len(head):]), edit)
-                for edit in updates if edit.writer.startswith(head)]
+    attn, mlp = f"L{i}.attn", f"L{i}.mlp"
+    heads, patterns, sources, neurons = [], [], [], []
+    for edit in edits:
+        if not isinstance(edit, Edit):
+            continue
+        parts = edit.writer.split(".")
+        if len(parts) == 4 and f"{parts[0]}.{parts[1]}" == attn:
+            sources.append(((int(parts[2][1:]), int(parts[3][1:])), edit))
+        elif len(parts) == 3 and f"{parts[0]}.{parts[1]}" == mlp:
+            neurons.append((int(parts[2][1:]), edit))
+        elif len(parts) == 3 and f"{parts[0]}.{parts[1]}" == attn:
+            index = int(parts[2][1:])
+            if edit.kind == "pattern":
+                patterns.append((index, edit))
+            elif parts[2][0] == "H":
+                heads.append((index, edit))
+            else:
+                heads += _of_group(index, edit, heads_per_group)
     return BlockEdits(
-        edits_of_writer(edits, attn), edits_of_writer(edits, mlp),
-        [(h, edit) for h, edit in of_heads if edit.kind != "pattern"],
-        [(h, edit) for h, edit in of_heads if edit.kind == "pattern"],
-        edit_of_state(edits, attn), edit_of_state(edits, mlp))
+        edits_of_writer(edits, attn), edits_of_writer(edits, mlp), heads, patterns,
+        edit_of_state(edits, attn), edit_of_state(edits, mlp), sources, neurons)
+
+
+def _of_group(group, edit, n_heads):
+    """An edit of a group's write, as edits of its heads: each is scaled; the first one writes what
+    replaces the whole, and the others nothing."""
+    first = group * n_heads
+    rest = edit if edit.kind == "scale" else scale(edit.writer, 0, edit.positions)
+    others = [] if edit.kind == "shift" else [(h, rest) for h in range(first + 1, first + n_heads)]
+    return [(first, edit)] + others
 
 
 def edits_of_writer(edits, writer):
@@ -234,9 +305,12 @@ def edit_of_state(edits, state):
     return found[-1] if found else None
 
 
-def check_edits(edits, writers, heads, states):
+def check_edits(edits, writers, heads, states, parts=()):
     """Raise unless every edit names something that is there: ValueError for a name, TypeError for
     a thing that is no edit.
+
+    writers, heads and states are names.  parts are finer writers, as pairs (beginning, how many):
+    ("L0.mlp.N", 8) stands for L0.mlp.N0 to L0.mlp.N7.
 
     >>> writers, heads = ["embed", "L0.attn", "L0.mlp"], ["L0.attn.H0"]
     >>> check_edits([scale("L9.mlp", 0)], writers, heads, states=["embed"])
@@ -247,13 +321,34 @@ def check_edits(edits, writers, heads, states):
         if isinstance(edit, StateEdit):
             _check_name("state", edit.state, "set", states, "")
         elif not isinstance(edit, Edit):
-            raise TypeError(f"expected edits made by scale, replace, set_pattern or set_state, "
-                            f"got {type(edit).__name__}")
+            raise TypeError(f"expected edits made by scale, replace, shift, set_pattern or "
+                            f"set_state, got {type(edit).__name__}")
         elif edit.kind == "pattern":
             _check_name("head", edit.writer, "give a pattern", heads, "")
-        elif edit.writer not in heads:
+        elif edit.writer not in heads and not is_part(edit.writer, parts):
             rest = f", and heads {few(heads)}" if heads else ""
-            _check_name("writer", edit.writer, edit.kind, writers, rest)
+            _check_name("writer", edit.writer, edit.kind, writers, rest + _parts_text(parts))
+
+
+def is_part(name, parts):
+    """Whether a name is one of the finer writers.
+
+    >>> parts = [("L0.mlp.N", 8)]
+    >>> is_part("L0.mlp.N7", parts), is_part("L0.mlp.N8", parts), is_part("L0.mlp.N07", parts)
+    (True, False, False)
+    """
+    # no number is longer than 9 digits, and int() is quick with them
+    for beginning, n in parts:
+        if name.startswith(beginning):
+            index = name[len(beginning):]
+            if index.isdigit() and len(index) < 10 and str(int(index)) == index:
+                return int(index) < n
+    return False
+
+
+def _parts_text(parts):
+    return "".join([f", {beginning}0 to {beginning}{n - 1}" for beginning, n in parts[:3]]) + (
+        ", ..." if len(parts) > 3 else "")
 
 
 def _check_name(what, name, action, known, rest):

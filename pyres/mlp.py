@@ -19,6 +19,7 @@ from collections import namedtuple
 
 from .linalg import add, linear, linear_backward, multiply
 from .nonlinear import activation
+from .readout import readout, readout_backward
 from .weights import MLPWeights
 
 __all__ = ["MLPSteps", "mlp_steps", "mlp", "mlp_backward"]
@@ -33,8 +34,10 @@ class MLPSteps(namedtuple("MLPSteps", ("x", "gate", "up", "hidden", "out"))):
     """
 
 
-def mlp_steps(x, w, activation_name):
+def mlp_steps(x, w, activation_name, neuron_edits=()):
     """Every step of an MLP: x [n_tokens][d_model], w MLPWeights -> MLPSteps.
+
+    neuron_edits is a list of pairs (neuron, Edit), as in edits.BlockEdits.
 
     Raises ValueError for an activation that is not there, or where a shape does not fit.
 
@@ -50,7 +53,7 @@ def mlp_steps(x, w, activation_name):
     else:
         gate = linear(x, w.w_gate, w.b_gate)
         hidden = multiply(act(gate), up)
-    return MLPSteps(x, gate, up, hidden, linear(hidden, w.w_down, w.b_down))
+    return MLPSteps(x, gate, up, hidden, readout(hidden, w.w_down, w.b_down, 1, neuron_edits))
 
 
 def mlp(x, w, activation_name):
@@ -66,10 +69,10 @@ def mlp(x, w, activation_name):
     return mlp_steps(x, w, activation_name).out
 
 
-def mlp_backward(d_out, steps, w, activation_name):
+def mlp_backward(d_out, steps, w, activation_name, neuron_edits=()):
     """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output.
 
-    d_w is MLPWeights.
+    d_w is MLPWeights; neuron_edits are the forward's.
 
     >>> from pyres.weights import MLPWeights
     >>> gated = MLPWeights([[1]], [[10]], [[1]], None, None, None)
@@ -78,8 +81,9 @@ def mlp_backward(d_out, steps, w, activation_name):
     ([[60]], [[90]], [[9]], [[90]])
     """
     act, act_backward = activation(activation_name)
-    # forward: out = linear(hidden, w_down, b_down)
-    d_hidden, d_w_down, d_b_down = linear_backward(d_out, steps.hidden, w.w_down, w.b_down)
+    # forward: out = readout(hidden, w_down, b_down)
+    d_hidden, d_w_down, d_b_down = readout_backward(
+        d_out, steps.hidden, w.w_down, w.b_down, 1, neuron_edits)
     if w.w_gate is None:
         # forward: hidden = act(up)
         d_up = act_backward(d_hidden, steps.up)

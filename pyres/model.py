@@ -13,9 +13,8 @@ the name of the writer before it.  A parallel block has no state between its two
     writer_names, head_names, state_names
                                what an edit may name
     Run, run                   what happened: every update that was added, every state
-    sum_check                  the proof that embed + updates = final, for this run
-    carried_writers            what holds instead under post-norm
     run_backward               gradients from any gradient at the logits
+    stream_backward            the same from the final stream
     loss_and_gradients         from the cross entropy of the next tokens
 
 >>> from pyres.config import attention_config, block_config, model_config
@@ -25,27 +24,23 @@ the name of the writer before it.  A parallel block has no state between its two
 >>> r = run(make_model(config, random_weights(config, std=0.5)), [3, 1, 4])
 >>> [name for name, update in r.writers]
 ['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp']
->>> check = sum_check(r)
->>> check.rule, check.ok
-('embed + sum of updates = final', True)
 """
 from collections import namedtuple
 
 from .blocks import (StateGradient, block_backward, block_steps, norm_backward, norm_steps,
                      small_block)
 from .config import check_config, model_config
-from .edits import (check_edits, edit_of_state, edit_state, edit_update,
-                    edit_update_backward, edits_of_block, edits_of_writer)
-from .linalg import (add, check_length, check_rows, linear, linear_backward, scale, sum_rows,
-                     zeros_like)
+from .edits import (NO_EDITS, check_edits, edit_of_state, edit_state, edit_state_backward,
+                    edit_update, edit_update_backward, edits_of_block, edits_of_writer)
+from .linalg import (add, check_length, check_like, check_rows, linear, linear_backward, scale,
+                     sum_rows, zeros_like)
 from .loss import cross_entropy, cross_entropy_backward, next_token_targets
-from .norms import affine
-from .scalar import check_constant, is_exact, tanh
+from .scalar import check_constant, tanh
 from .stream import add_residual
 from .weights import ModelWeights, check_weights
 
 __all__ = ["Model", "make_model", "writer_names", "head_names", "state_names", "Run", "run",
-           "SumCheck", "sum_check", "carried_writers", "run_backward", "loss_and_gradients"]
+           "run_backward", "stream_backward", "loss_and_gradients"]
 
 
 # ---- the model ----
@@ -123,6 +118,26 @@ def state_names(config):
     return [name for name in writer_names(config) if not _is_inside_parallel(config, name)]
 
 
+def part_names(config, n_tokens):
+    """The finer writers that an edit may name besides heads: key/value groups, neurons, a head's
+    source tokens; as pairs (beginning, how many), see edits.check_edits.
+
+    >>> part_names(small_model().config, n_tokens=2)
+    [('L0.attn.G', 1), ('L0.mlp.N', 1), ('L0.attn.H0.S', 2)]
+    """
+    return [part for i, block in enumerate(config.blocks)
+            for part in ((f"L{i}.attn.G", block.attention.n_kv_heads),
+                         (f"L{i}.mlp.N", block.d_mlp))] + [
+        (f"{head}.S", n_tokens) for head in head_names(config)]
+
+
+def block_edits(edits, i, block):
+    """The BlockEdits of block i, whose config is `block`."""
+    if not edits:
+        return NO_EDITS
+    return edits_of_block(edits, i, block.attention.n_heads // block.attention.n_kv_heads)
+
+
 def _is_inside_parallel(config, name):
     layer, _, branch = name.partition(".")
     return branch == "attn" and config.blocks[int(layer[1:])].placement == "parallel"
@@ -179,13 +194,15 @@ def run(model, tokens_or_text, edits=()):
     config, w = model.config, model.weights
     tokens = token_ids(model, tokens_or_text)
     edits = list(edits)
-    check_edits(edits, writer_names(config), head_names(config), state_names(config))
+    if edits:
+        check_edits(edits, writer_names(config), head_names(config), state_names(config),
+                    part_names(config, len(tokens)))
 
     update = edit_update(embed(config, w, tokens), edits_of_writer(edits, "embed"))
     x = edit_state(add_residual(zeros_like(update), update), edit_of_state(edits, "embed"))
     writers, states, blocks = [("embed", update)], [("embed", x)], []
     for i, block in enumerate(config.blocks):
-        steps = block_steps(x, w.blocks[i], block, edits_of_block(edits, i))
+        steps = block_steps(x, w.blocks[i], block, block_edits(edits, i, block))
         x = steps.resid_post
         blocks.append(steps)
         writers += [(f"L{i}.attn", steps.attn_out), (f"L{i}.mlp", steps.mlp_out)]
@@ -269,140 +286,6 @@ def soft_capped(logits, cap):
     return [[cap * tanh(a / cap) for a in row] for row in logits]
 
 
-# ---- the sum ----
-
-class SumCheck(namedtuple("SumCheck", ("rule", "error", "tolerance", "ok", "exact"))):
-    """Whether the writes sum to the final stream.
-
-    rule         what was added up, in words
-    error        the largest difference from the final stream
-    tolerance    what rounding can explain, 0 in exact numbers
-    ok           error <= tolerance
-    exact        whether every number was an int or a rational, so that the sum holds with ==
-    """
-
-
-ROUNDING = 2.0 ** -52
-
-
-def sum_check(run_record):
-    """Add up what a run's writers wrote and compare it with the final stream -> SumCheck.
-
-    After set_state the sum begins at the state that was set.  Under post-norm the updates do not
-    sum to the final stream; what does is carried_writers, and the rule says so.
-
-    The sum is taken from the last writer to the first, the other way round than the run added, so
-    the check can fail.  Rounding explains one unit in the last place of every partial sum: with n
-    terms, n * 2**-52 times the sum of their sizes.
-
-    >>> check = sum_check(run(small_model(), [0]))                    # 16 + 12 + 42 = 70
-    >>> check.error, check.ok, check.tolerance == 3 * 2.0 ** -52 * 70
-    (0.0, True, True)
-    >>> from pyres.edits import set_state
-    >>> sum_check(run(small_model(), [0], [set_state("L0.attn", [[2.0]])])).rule
-    'the state set at L0.attn + later updates = final'
-    """
-    rule, terms = sum_terms(run_record)
-    _, final = run_record.states[-1]
-    differences, tolerance = [], 0
-    for t, row in enumerate(final):
-        for i, want in enumerate(row):
-            entries = [term[t][i] for _, term in reversed(terms)]
-            differences.append(abs(sum(entries) - want))
-            if not is_exact(want):
-                size = float(sum([abs(a) for a in entries]))
-                tolerance = max(tolerance, len(entries) * rounding_unit(want) * size)
-    # the maximum of numbers among which there is a NaN depends on their order; their sum is NaN
-    finite = all([difference - difference == 0 for difference in differences])
-    error = max(differences) if finite else sum(differences)
-    exact = all([is_exact(a) for row in final for a in row])
-    return SumCheck(rule, error, tolerance, finite and error <= tolerance, exact)
-
-
-def rounding_unit(x):
-    """How much of itself a number of x's type may lose when it is rounded.
-
-    >>> from decimal import Decimal
-    >>> rounding_unit(0.5) == 2.0 ** -52, rounding_unit(Decimal(7))
-    (True, 1e-28)
-    """
-    if isinstance(x, (float, complex)):
-        return ROUNDING
-    one = 0 * x + 1
-    return float(abs(one / 3 * 3 - one))
-
-
-def sum_terms(run_record):
-    """Return (rule, terms): pairs (name, [n_tokens][d_model]) that sum to the final stream."""
-    set_states = [name for name, _ in run_record.states
-                  if edit_of_state(run_record.edits, name) is not None]
-    if any(block.placement == "post_norm" for block in run_record.model.config.blocks):
-        start = f"the state set at {set_states[-1]}" if set_states else "embed"
-        return (f"{start} + updates, each carried through the norms after it, "
-                "+ the norms' biases = final", carried_writers(run_record))
-    if not set_states:
-        return "embed + sum of updates = final", run_record.writers
-    last = set_states[-1]
-    names = [name for name, _ in run_record.writers]
-    later = run_record.writers[names.index(last) + 1:]
-    return (f"the state set at {last} + later updates = final",
-            [(last, dict(run_record.states)[last])] + later)
-
-
-def carried_writers(run_record):
-    """What each update has become in the final stream, as pairs (name, [n_tokens][d_model]).
-
-    With the divisors that the run had, a norm on the stream is affine.  So every write that passes
-    it is centred (LayerNorm only), divided by the norm's scale and multiplied by its gain, and the
-    norm's bias is a writer of its own, `L0.attn.norm_bias`.  These sum to the final stream.  Where
-    no norm stands on the stream they are the updates themselves.
-
-    The norms of this model halve what passes them, the embedding twice and the MLP's update once:
-
-    >>> r = run(small_model("post_norm"), [0])
-    >>> r.writers
-    [('embed', [[16.0]]), ('L0.attn', [[20.0]]), ('L0.mlp', [[54.0]])]
-    >>> carried_writers(r)
-    [('embed', [[4.0]]), ('L0.attn', [[5.0]]), ('L0.mlp', [[27.0]])]
-    >>> r.states[-1]
-    ('L0.mlp', [[36.0]])
-    """
-    config = run_record.model.config
-    carried = _after_set_state(run_record, "embed", run_record.writers[:1])
-    for i, block in enumerate(run_record.steps.blocks):
-        for branch, update in (("attn", block.attn_out), ("mlp", block.mlp_out)):
-            name = f"L{i}.{branch}"
-            carried = carried + [(name, update)]
-            if config.blocks[i].placement == "post_norm":
-                norm = getattr(block, f"{branch}_post_norm")
-                w = getattr(run_record.model.weights.blocks[i], f"{branch}_post_norm")
-                carried = _through_norm(carried, norm, w, f"{name}.norm_bias")
-            carried = _after_set_state(run_record, name, carried)
-    return carried
-
-
-def _through_norm(carried, norm, w, bias_name):
-    """Every carried write through one norm with its scales frozen, and the norm's bias."""
-    if norm.scale is None:
-        return carried
-    through = [(name, [_frozen(row, norm.mean is not None, divisor, w.gain)
-                       for row, divisor in zip(rows, norm.scale)]) for name, rows in carried]
-    if w.bias is not None:
-        through.append((bias_name, [list(w.bias) for _ in norm.x]))
-    return through
-
-
-def _frozen(row, centred, divisor, gain):
-    mean = sum(row) / len(row) if centred else 0
-    return affine([(a - mean) / divisor for a in row], gain, None)
-
-
-def _after_set_state(run_record, name, carried):
-    """The state itself where it was overwritten, else what was carried so far."""
-    edit = edit_of_state(run_record.edits, name)
-    return carried if edit is None else [(name, edit.stream)]
-
-
 # ---- backward ----
 
 def run_backward(d_logits, run_record):
@@ -421,31 +304,42 @@ def run_backward(d_logits, run_record):
     >>> gradients.w_embed                                             # token 1 was not read
     [[3.75], [0.0]]
     """
-    model, edits, steps = run_record.model, run_record.edits, run_record.steps
-    config, w = model.config, model.weights
+    config, w = run_record.model.config, run_record.model.weights
     d_normed, d_w_unembed, d_b_unembed = unembed_backward(d_logits, run_record)
     # forward: normed = N(x[last])
-    d_x, d_final_norm = norm_backward(d_normed, steps.final_norm, w.final_norm, config.final_norm)
+    d_x, d_final_norm = norm_backward(
+        d_normed, run_record.steps.final_norm, w.final_norm, config.final_norm)
+    d_w_embed, d_w_pos, d_blocks, stream = stream_backward(d_x, run_record)
+    if w.w_unembed is None:
+        # forward: the table is read twice, by embed and by unembed
+        d_w_embed, d_w_unembed = add(d_w_embed, d_w_unembed), None
+    return ModelWeights(d_w_embed, d_w_pos, d_blocks,
+                        d_final_norm, d_w_unembed, d_b_unembed), stream
 
+
+def stream_backward(d_x, run_record):
+    """Return (d_w_embed, d_w_pos, d_blocks, stream), given d_x [n_tokens][d_model], the gradient of
+    anything at a run's last state: run_backward's, from the final stream down.
+
+    >>> stream_backward([[1.0]], run(small_model(), [0]))[0]
+    [[3.75], [0.0]]
+    """
+    model, edits, steps = run_record.model, run_record.edits, run_record.steps
+    config, w = model.config, model.weights
+    check_like("stream_backward", "d_x", d_x, run_record.states[-1][1])
     names = [name for name, _ in run_record.states]
     stream, d_blocks = [StateGradient(d_x, None, None)], []
     for i in reversed(range(len(config.blocks))):
         of_block = block_backward(stream[0].total, steps.blocks[i], w.blocks[i], config.blocks[i],
-                                  edits_of_block(edits, i))
+                                  block_edits(edits, i, config.blocks[i]))
         d_blocks = [of_block.weights] + d_blocks
         between = [of_block.resid_mid] if of_block.resid_mid else []
         stream = [of_block.resid_pre] + between + stream
 
-    d_embed = stream[0].total
-    if edit_of_state(edits, "embed") is not None:
-        d_embed = zeros_like(d_embed)
+    d_embed = edit_state_backward(stream[0].total, edit_of_state(edits, "embed"))
     d_embed = edit_update_backward(d_embed, edits_of_writer(edits, "embed"))
     d_w_embed, d_w_pos = embed_backward(d_embed, config, w, run_record.tokens)
-    if w.w_unembed is None:
-        # forward: the table is read twice, by embed and by unembed
-        d_w_embed, d_w_unembed = add(d_w_embed, d_w_unembed), None
-    gradients = ModelWeights(d_w_embed, d_w_pos, d_blocks, d_final_norm, d_w_unembed, d_b_unembed)
-    return gradients, list(zip(names, stream))
+    return d_w_embed, d_w_pos, d_blocks, list(zip(names, stream))
 
 
 def unembed_backward(d_logits, run_record):

@@ -11,10 +11,11 @@ from pyres.attention import attention_backward, attention_steps
 from pyres.blocks import block_backward, block_steps
 from pyres.config import (RotaryConfig, attention_config, block_config, model_config, norm_config)
 from pyres.edits import scale, set_pattern, set_state
-from pyres.model import loss_and_gradients, make_model, run, sum_check
+from pyres.model import loss_and_gradients, make_model, run
 from pyres.rng import Generator, normal_tensor
 from pyres.rotary import angles, frequencies, rotate, rotate_backward
 from pyres.show import rounded
+from pyres.sums import sum_check
 from pyres.weights import leaves, map_leaves, random_weights
 
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pyres
-from pyres import blocks, edits, linalg, loss, model, nonlinear, norms, rotary, stream
+from pyres import blocks, edits, linalg, loss, model, nonlinear, norms, rotary, stream, sums
 from pyres.attention import (attend, attend_steps, attention, attention_steps, head_update,
                              join_heads, project_heads, split_heads)
 from pyres.config import RotaryConfig, attention_config, block_config, model_config, norm_config
@@ -1052,7 +1052,7 @@ class SumLaws(Laws):
                 run = model.run(m, TOKENS, given_patterns(2, 3, 2))
                 self.assertEqual(sum_of(run.writers), self.final(run),
                                  f"{placement}, {case}, seed {seed}")
-                check = model.sum_check(run)
+                check = sums.sum_check(run)
                 self.assertEqual((check.ok, check.error, check.tolerance, check.exact),
                                  (True, 0, 0, True))
                 self.assertEqual(len(run.writers), 5)
@@ -1071,7 +1071,7 @@ class SumLaws(Laws):
         config = model_config(4, 5, 4, 2, one_block("sandwich", "rms"), final_norm=None)
         run = model.run(model.make_model(config, model_weights(draw, config)), TOKENS)
         self.assertClose(sum_of(run.writers), self.final(run), seed)
-        check = model.sum_check(run)
+        check = sums.sum_check(run)
         self.assertTrue(check.ok and not check.exact and check.tolerance < 1e-11, str(check))
 
     @seeded(Decimal)
@@ -1082,7 +1082,7 @@ class SumLaws(Laws):
         run = model.run(model.make_model(config, model_weights(draw, config)), TOKENS)
         self.assertEqual({type(a) for a in flat(run.logits)}, {Decimal})
         self.assertClose(sum_of(run.writers), self.final(run), seed, tolerance=1e-25)
-        self.assertTrue(model.sum_check(run).ok)
+        self.assertTrue(sums.sum_check(run).ok)
 
     @seeded()
     def test_the_check_fails_where_a_writer_is_wrong(self, seed, draw):
@@ -1091,8 +1091,8 @@ class SumLaws(Laws):
         name, update = run.writers[2]
         wrong = [[a + 1e-9 for a in row] for row in update]
         lied = run._replace(writers=run.writers[:2] + [(name, wrong)] + run.writers[3:])
-        self.assertTrue(model.sum_check(run).ok)
-        self.assertFalse(model.sum_check(lied).ok)
+        self.assertTrue(sums.sum_check(run).ok)
+        self.assertFalse(sums.sum_check(lied).ok)
 
     @seeded()
     def test_under_post_norm_the_plain_sum_is_false_and_the_carried_one_is_right(self, seed, draw):
@@ -1100,9 +1100,9 @@ class SumLaws(Laws):
             config = model_config(4, 5, 4, 2, one_block("post_norm", kind), final_norm=None)
             m = model.make_model(config, model_weights(draw, config, multipliers=True))
             run = model.run(m, TOKENS)
-            carried = model.carried_writers(run)
+            carried = sums.carried_writers(run)
             self.assertClose(sum_of(carried), self.final(run), seed, kind)
-            check = model.sum_check(run)
+            check = sums.sum_check(run)
             self.assertTrue(check.ok and "carried" in check.rule, str(check))
             self.assertEqual([name for name, _ in carried if "norm_bias" in name],
                              ["L0.attn.norm_bias", "L0.mlp.norm_bias", "L1.attn.norm_bias",
@@ -1116,8 +1116,8 @@ class SumLaws(Laws):
             config = exact_config("post_norm", norm, final_norm=None)
             run = model.run(model.make_model(config, model_weights(draw, config)), TOKENS,
                             given_patterns(2, 3, 2))
-            self.assertEqual(sum_of(model.carried_writers(run)), self.final(run), case)
-            self.assertTrue(model.sum_check(run).exact)
+            self.assertEqual(sum_of(sums.carried_writers(run)), self.final(run), case)
+            self.assertTrue(sums.sum_check(run).exact)
 
     @seeded(Fraction)
     def test_states_follow_each_other_by_the_updates_between_them(self, seed, draw):
@@ -1470,7 +1470,7 @@ class EditLaws(Laws):
             self.assertEqual(elsewhere.logits, run.logits, "nothing of the tokens is left")
             self.assertEqual(model.run(m, TOKENS, [edits.set_state(name, state)]).logits,
                              clean.logits)
-            check = model.sum_check(run)
+            check = sums.sum_check(run)
             self.assertTrue(check.ok and "set at " + name in check.rule, str(check))
 
     @seeded()

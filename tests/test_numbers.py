@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pyres
-from pyres import blocks, edits, linalg, loss, model, nonlinear, norms, rotary, scalar, stream
+from pyres import blocks, edits, linalg, loss, model, nonlinear, norms, rotary, scalar, stream, sums
 from pyres.attention import attend, attend_backward, attend_steps, attention_steps
 from pyres.config import attention_config, block_config, model_config, norm_config
 from pyres.mlp import mlp_steps
@@ -192,9 +192,9 @@ class ExactNumbers(unittest.TestCase):
                                           ("normed", run.normed),
                                           ("steps", run.steps), ("gradients", gradients),
                                           ("stream", [g for _, g in stream_of]),
-                                          ("carried", [u for _, u in model.carried_writers(run)])):
+                                          ("carried", [u for _, u in sums.carried_writers(run)])):
                         self.assertTrue(is_exact(numbers), f"{what}: {kinds(numbers)}")
-                    self.assertTrue(model.sum_check(run).exact)
+                    self.assertTrue(sums.sum_check(run).exact)
 
     def test_what_needs_an_exponential_is_refused(self):
         x = fractions([1, 2])
@@ -586,8 +586,8 @@ class NanAndInfinity(unittest.TestCase):
         config = model_config(2, 2, 4, 0, None, final_norm=None)
         for bad in (NAN, INFINITY):
             m = model.make_model(config, small_weights(w_embed=[[1.0, bad], [3.0, 4.0]]))
-            self.assertFalse(model.sum_check(model.run(m, [0])).ok)
-            self.assertTrue(model.sum_check(model.run(m, [1])).ok)
+            self.assertFalse(sums.sum_check(model.run(m, [0])).ok)
+            self.assertTrue(sums.sum_check(model.run(m, [1])).ok)
 
     def test_in_one_token_they_reach_no_earlier_one(self):
         for bad in (NAN, INFINITY, -INFINITY):

@@ -12,7 +12,7 @@
 import math
 import os
 
-from ..model import sum_check
+from ..sums import sum_check
 from . import length
 
 __all__ = ["plain", "stream_record", "check_record", "count_record", "model_record",
