@@ -310,7 +310,7 @@ class Trace(Case):
 
     def test_what_is_traced_is_said_once(self):
         self.refused(2, "both TEXT and --ids were given", *TRACE, "text")
-        self.refused(2, "there is nothing to trace", "trace", "--model", GPT2)
+        self.refused(2, "there is nothing to run", "trace", "--model", GPT2)
         self.refused(2, "there is no place for 'too'", "trace", "one", "too", "--model", GPT2)
 
     def test_a_bad_sequence(self):

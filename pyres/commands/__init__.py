@@ -8,6 +8,7 @@ came back.  `cli` runs it and writes the answer as text or as JSON.
     read_model, read_source     a model, or only its Source, as a command reads it
 
     options                     the values and parsers of options, and what may be refused
+    inputs                      what a command looks at: text, position, target
     toy, trace, count, model    the commands
 
 >>> from pyres.commands import toy

@@ -9,9 +9,9 @@ from ..generation import check_temperature, generate, token_ids
 from ..show import quoted
 from ..view import record, text
 from ..view.terminal import announced
-from . import Answer, Command, read_model
+from . import Answer, Command
+from .inputs import read_subject
 from .options import explained, from_0, whole
-from .trace import what_to_trace
 
 __all__ = ["COMMAND"]
 
@@ -27,8 +27,7 @@ def add_options(parser):
 
 def generated(options):
     """Go on with what was given -> Answer."""
-    given = what_to_trace(options)
-    model, source = read_model(options.model or "echo", options)
+    model, source, given = read_subject(options)
     no_tokenizer = type(given) is str and model.tokenizer is None
     with explained("give token ids in place of TEXT: --ids 3,1,4" if no_tokenizer else None):
         check_temperature(options.temperature)

@@ -248,7 +248,11 @@ MODEL_OPTIONS = (
     ("ids", ("--ids",), {"type": token_ids, "metavar": "N,N,...",
                          "help": "token ids in place of TEXT"}),
     ("position", ("-p", "--position"), {"type": position, "metavar": "N",
-                                        "help": "the position shown, from 0 on, or last (last)"}),
+                                        "help": "the position asked about, from 0 on, or last (last)"}),
+    ("target", ("--target",), {"type": named, "metavar": "TOK",
+                               "help": "the token asked about: its text, or #id (the top guess)"}),
+    ("against", ("--against",), {"type": named, "metavar": "TOK",
+                                 "help": "a token it is compared with: its text, or #id"}),
 )
 
 

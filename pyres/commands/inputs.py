@@ -1,0 +1,157 @@
+"""What a command looks at: a model, a text or ids, a position, a target and perhaps a foil.
+
+    what_to_read        the text, or the ids in its place
+    Subject, subject    everything together, and the run of it
+    token_named         the id that a text or #id stands for
+    token_labels        the tokens of a run as text, told apart where they repeat
+    input_record        the `input` of the JSON
+    checked_position    the position asked for
+
+>>> checked_position("last", n_tokens=8), checked_position(3, n_tokens=8)
+(7, 3)
+"""
+import re
+import sys
+from collections import namedtuple
+
+from ..model import run
+from ..show import quoted
+from ..study.metrics import logit
+from ..view.terminal import announced
+from . import read_model
+from .options import BAD_INPUT, USAGE, Refused, explained
+
+__all__ = ["what_to_read", "Subject", "subject", "token_named", "token_text", "token_labels",
+           "input_record", "checked_position"]
+
+
+class Subject(namedtuple("Subject", ("model", "source", "given", "run", "position", "target",
+                                     "against", "metric"))):
+    """What a command looks at.
+
+    model, source      a Model, and its Source
+    given              the text, or the list of ids, that was given
+    run                the Run of it
+    position           of the token that is asked about
+    target, against    ids; the target is the top guess there unless one was named, and against is
+                       None unless one was
+    metric             the target's logit there, less that of against
+    """
+
+
+EXAMPLE = "mqzkbmqz"
+
+
+def what_to_read(options):
+    """The text, or the ids in its place."""
+    if options.ids is not None and options.text is not None:
+        raise Refused(USAGE, "both TEXT and --ids were given", "leave one out")
+    if options.ids is not None:
+        return options.ids
+    if options.text == "-":
+        with explained():
+            return re.sub(r"\r?\n\Z", "", sys.stdin.read())
+    if options.text is None and options.model not in (None, "echo"):
+        raise Refused(USAGE, "there is nothing to run", "give a TEXT, or token ids: --ids 3,1,4")
+    return EXAMPLE if options.text is None else options.text
+
+
+def read_subject(options):
+    """Return (model, source, what was given)."""
+    given = what_to_read(options)
+    model, source = read_model(options.model or "echo", options)
+    return model, source, given
+
+
+def run_of(model, given, options, edits=()):
+    """The Run of what was given; Refused where it cannot be."""
+    no_tokenizer = type(given) is str and model.tokenizer is None
+    with explained("give token ids in place of TEXT: --ids 3,1,4" if no_tokenizer else None):
+        with announced("running the model", options.verbose, options.quiet):
+            return run(model, given, edits)
+
+
+def subject(options):
+    """The Subject of a command's options: text, model, ids, position, target, against."""
+    model, source, given = read_subject(options)
+    r = run_of(model, given, options)
+    at = checked_position(options.position, len(r.tokens))
+    if options.target is None:
+        row = r.logits[at]
+        target = max(range(len(row)), key=lambda token: (row[token], -token))
+    else:
+        target = token_named(model, options.target)
+    against = None if options.against is None else token_named(model, options.against)
+    return Subject(model, source, given, r, at, target, against, logit(model, at, target, against))
+
+
+def token_named(model, text):
+    """The id that a text stands for, or `#id`; Refused where it is no one token.
+
+    >>> from pyres.files.characters import Characters
+    >>> from pyres.model import small_model
+    >>> model = small_model()._replace(tokenizer=Characters(["a", "b"]))
+    >>> token_named(model, "b"), token_named(model, "#0")
+    (1, 0)
+    """
+    hint = f"a token is its text, or # and its id: #0 to #{model.config.d_vocab - 1}"
+    if re.fullmatch("#[0-9]{1,9}", text):
+        if int(text[1:]) >= model.config.d_vocab:
+            raise Refused(BAD_INPUT, f"there is no token {text}", hint)
+        return int(text[1:])
+    if model.tokenizer is None:
+        raise Refused(BAD_INPUT, f"{text!r} is no token: this model has no tokenizer", hint)
+    with explained(hint):
+        ids = model.tokenizer.encode(text, special=False, parse_special=True)
+    if len(ids) != 1:
+        raise Refused(BAD_INPUT, f"{text!r} is {len(ids)} tokens, {ids}", hint)
+    return ids[0]
+
+
+def token_text(model, token):
+    """A token as text: quoted and escaped, or # and its id where there is no tokenizer.
+
+    >>> from pyres.files.characters import Characters
+    >>> from pyres.model import small_model
+    >>> model = small_model()
+    >>> token_text(model._replace(tokenizer=Characters(["a", " "])), 1), token_text(model, 1)
+    ("' '", '#1')
+    """
+    return f"#{token}" if model.tokenizer is None else quoted(model.tokenizer.decode([token]))
+
+
+def token_labels(model, tokens):
+    """The tokens of a sequence as text, those that occur more than once numbered.
+
+    >>> from pyres.model import small_model
+    >>> token_labels(small_model(), [0, 1, 0])
+    ['#0 (1)', '#1', '#0 (2)']
+    """
+    labels = []
+    for t, token in enumerate(tokens):
+        text = token_text(model, token)
+        labels.append(f"{text} ({tokens[:t].count(token) + 1})" if tokens.count(token) > 1
+                      else text)
+    return labels
+
+
+def input_record(of):
+    """The `input` of the JSON, of a Subject."""
+    tokenizer, tokens = of.model.tokenizer, of.run.tokens
+    texts = None if tokenizer is None else [tokenizer.decode([token]) for token in tokens]
+    return {"text": of.given if type(of.given) is str else None, "tokens": tokens,
+            "token_texts": texts, "position": of.position, "target": of.target,
+            "against": of.against}
+
+
+def checked_position(at, n_tokens):
+    """The position asked for, as a number; Refused where there is none.
+
+    >>> checked_position(None, 3), checked_position(1, 3)
+    (2, 1)
+    """
+    at = n_tokens - 1 if at in (None, "last") else at
+    if not 0 <= at < n_tokens:
+        raise Refused(BAD_INPUT, f"there is no position {at}; the last is {n_tokens - 1}",
+                      f"-p takes 0 to {n_tokens - 1}, or last")
+    return at
