@@ -11,7 +11,9 @@ Read it from the bottom up:
     edits, nonlinear, norms, rotary        what happens to an update; softmax, norms, positions
     config, weights, attention, mlp, loss  the sublayers
     blocks                                 where the sublayers and their norms stand
+    hyper_connections                      several streams, and sublayers that write to all of them
     model                                  embed, blocks, unembed; the run record; gradients
+    sums                                   the proof that the writes sum to the final stream
     generation, data, training             one token at a time; what a model is trained on, and how
 
 >>> import pyres
@@ -31,8 +33,8 @@ from .rotary import angles, frequencies, rotate, rotate_backward
 
 __version__ = "0.1.0"
 
-LATER = ("edits", "config", "weights", "attention", "mlp", "loss", "blocks", "model",
-         "generation", "data", "rng")
+LATER = ("edits", "config", "weights", "readout", "attention", "mlp", "loss", "blocks",
+         "hyper_connections", "model", "sums", "generation", "data", "rng")
 
 
 def __getattr__(name):
@@ -65,11 +67,14 @@ def __getattr__(name):
 
 
 def _later():
-    from .generation import generate    # imports all of them but data
+    from .generation import generate    # imports all of them but the next three
     from .data import text_loss
-    from . import (attention, blocks, config, data, edits, generation, loss, mlp, model, rng,
-                   weights)
-    modules = (edits, config, weights, attention, mlp, loss, blocks, model, generation, data, rng)
+    from .hyper_connections import mix_streams
+    from .sums import sum_check
+    from . import (attention, blocks, config, data, edits, generation, hyper_connections, loss,
+                   mlp, model, readout, rng, sums, weights)
+    modules = (edits, config, weights, readout, attention, mlp, loss, blocks, hyper_connections,
+               model, sums, generation, data, rng)
     return list(zip(LATER, modules))
 
 

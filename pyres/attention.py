@@ -32,7 +32,8 @@ from collections import namedtuple
 
 from .edits import Edit, edit_update, shift
 from .linalg import (add, check_length, check_numbers, check_rows, checked_copy, copied, linear,
-                     linear_backward, multiply, products, scale, shape_text, transpose, zeros_like)
+                     linear_backward, multiply, products, scale, shape_text, sum_rows, transpose,
+                     zeros_like)
 from .norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from .nonlinear import softmax_backward_from, softmax_vector
 from .readout import part_weights, readout, readout_backward
@@ -154,7 +155,7 @@ def _checked_pattern(pattern, n_queries, n_keys):
 
 def _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap):
     """One head's scores (None where unseen) and pattern (0 there), [n_queries][n_keys] each."""
-    factor = score_factor(q_head, multiplier)
+    factor, nothing = score_factor(q_head, multiplier), None
     scores, pattern = [], []
     for q_t, (first, end) in zip(q_head, spans):
         row = [s * factor for s in products(k_head[first:end], q_t)]
@@ -163,7 +164,8 @@ def _scores_and_pattern(q_head, k_head, spans, multiplier, soft_cap):
             row = [soft_cap * tanh(s / soft_cap) for s in row]
         p = softmax_vector(row)
         scores.append(_padded(row, first, len(k_head), None))
-        pattern.append(_padded(p, first, len(k_head), zeros_like(p[0])))
+        nothing = zeros_like(p[0]) if nothing is None else nothing
+        pattern.append(_padded(p, first, len(k_head), nothing))
     return scores, pattern
 
 
@@ -274,7 +276,7 @@ def _over_spans(rows, vectors, spans):
 
 def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap, factors):
     """The gradient at one head's scores before a soft cap, [n_queries][n_keys], 0 where unseen."""
-    d_scores = []
+    d_scores, nothing = [], zeros_like(pattern[0][0])
     for t, (d_t, s_t, p_t, (first, end)) in enumerate(zip(d_mixed, scores, pattern, spans)):
         # forward: mixed[t] = sum over s of p[t][s] * v[s]; p[t] = softmax(score[t])
         d_p = products(v_head[first:end], d_t)
@@ -285,7 +287,7 @@ def _scores_backward(d_mixed, scores, pattern, v_head, spans, soft_cap, factors)
             # forward: score = c * tanh(raw / c), and tanh' = 1 - tanh²
             capped = s_t[first:end]
             d_row = [d * (1 - (s / soft_cap) * (s / soft_cap)) for d, s in zip(d_row, capped)]
-        d_scores.append(_padded(d_row, first, len(v_head), zeros_like(p_t[0])))
+        d_scores.append(_padded(d_row, first, len(v_head), nothing))
     return d_scores
 
 
@@ -524,8 +526,8 @@ def attention(x, w, config):
 def attention_backward(d_out, steps, w, config, head_edits=(), source_edits=()):
     """Return (d_x, d_w), given d_out [n_tokens][d_model], the gradient at the output.
 
-    d_w is AttentionWeights; the edits are the forward's.  x is read three times, by w_q, w_k and w_v, and its gradient is the
-    sum of the three.  Raises ValueError where a shape does not fit.
+    d_w is AttentionWeights; the edits are the forward's.  x is read three times, by w_q, w_k and
+    w_v, and its gradient is the sum of the three.  Raises ValueError where a shape does not fit.
 
     The second token's output is the mean of both, so each token gets half of its gradient:
 
@@ -560,9 +562,12 @@ def attention_backward(d_out, steps, w, config, head_edits=(), source_edits=()):
             d_q, steps.flat_q, w.q_gain, config.n_heads, config)
         d_flat_k, d_k_gain = project_heads_backward(
             d_k, steps.flat_k, w.k_gain, config.n_kv_heads, config)
-    d_x_q, d_w_q, d_b_q = linear_backward(d_flat_q, steps.x, w.w_q, w.b_q)
-    d_x_k, d_w_k, d_b_k = linear_backward(d_flat_k, steps.x, w.w_k, w.b_k)
-    d_x_v, d_w_v, d_b_v = linear_backward(join_heads(d_v), steps.x, w.w_v, w.b_v)
-    d_x = add(add(d_x_q, d_x_k), d_x_v)
+    # w_q, w_k and w_v read the same x: as one matrix, x gets their three gradients in one sum
+    parts = (d_flat_q, w.w_q, w.b_q), (d_flat_k, w.w_k, w.b_k), (join_heads(d_v), w.w_v, w.b_v)
+    d_flat = [d_q_t + d_k_t + d_v_t for d_q_t, d_k_t, d_v_t in zip(*[d for d, _, _ in parts])]
+    d_x, d_w, _ = linear_backward(d_flat, steps.x, w.w_q + w.w_k + w.w_v)
+    n_q, n_k = len(w.w_q), len(w.w_k)
+    d_w_q, d_w_k, d_w_v = d_w[:n_q], d_w[n_q:n_q + n_k], d_w[n_q + n_k:]
+    d_b_q, d_b_k, d_b_v = [None if b is None else sum_rows(d) for d, _, b in parts]
     return d_x, AttentionWeights(d_w_q, d_w_k, d_w_v, d_w_o, d_b_q, d_b_k, d_b_v, d_b_o,
                                  d_q_gain, d_k_gain)

@@ -151,6 +151,10 @@ def multiply_branch_backward(d_out, x, multiplier):
     [4, 6]
     """
     check_like("multiply_branch_backward", "d_out", d_out, x)
+    return _multiplied_backward(d_out, x, multiplier)
+
+
+def _multiplied_backward(d_out, x, multiplier):
     if multiplier is None:
         return d_out, None
     by_channel = sum_rows([multiply(d, row) for d, row in zip(d_out, x)])
@@ -168,9 +172,10 @@ def branch_update(x, multiplier, config, edits):
 
 def branch_update_backward(d_update, x, multiplier, config, edits):
     """Return (d_x, d_multiplier), given the gradient at the update; the fixed one has none."""
+    check_like("branch_update_backward", "d_update", d_update, x)
     d_edited = edit_update_backward(d_update, edits)
-    d_fixed, _ = multiply_branch_backward(d_edited, x, config.residual_multiplier)
-    return multiply_branch_backward(d_fixed, x, multiplier)
+    d_fixed, _ = _multiplied_backward(d_edited, x, config.residual_multiplier)
+    return _multiplied_backward(d_fixed, x, multiplier)
 
 
 # ---- a block for the examples ----

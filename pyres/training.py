@@ -3,14 +3,14 @@
 One step, on a batch of sequences:
 
     loss, gradients    the mean over all counted targets of the batch, and its derivative
-    clip               gradients * min(1, limit / their length)
+    clip_factor        min(1, limit / the gradients' length), which they are multiplied by
     rate               warm-up, then half a cosine down to 0
     AdamW              each weight by its own moments; matrices decay, gains and biases do not
 
     Settings, settings                what a run is told
     Moments, no_moments, adamw        the optimiser (Loshchilov and Hutter, "Decoupled weight decay
                                       regularization", 2019)
-    gradient_length, clip             by the length of all gradients together
+    gradient_length, clip_factor      by the length of all gradients together
     rate_at                           the schedule
     batch_loss_and_gradients          the same bits with and without an executor
     Training, start, step             all that a run knows, and one step of it
@@ -36,16 +36,17 @@ second moments are 25, 9 and 9, so every root is rational:
 """
 import math
 from collections import namedtuple
+from itertools import chain
 
 from .config import check_number
-from .linalg import add, dot, is_nested, scale, zeros_like
+from .linalg import add, dot, is_nested, zeros_like
 from .loss import cross_entropy, cross_entropy_backward
 from .model import Model, run, run_backward
 from .rng import Generator
 from .scalar import for_row, sqrt
 from .weights import leaves, map_leaves
 
-__all__ = ["Settings", "settings", "Moments", "no_moments", "adamw", "gradient_length", "clip",
+__all__ = ["Settings", "settings", "Moments", "no_moments", "adamw", "gradient_length", "clip_factor",
            "rate_at", "batch_loss_and_gradients", "Training", "start", "step"]
 
 
@@ -109,11 +110,11 @@ def no_moments(weights):
     return Moments(0, map_leaves(zeros_like, weights), map_leaves(zeros_like, weights))
 
 
-def adamw(weights, gradients, moments, rule, rate):
+def adamw(weights, gradients, moments, rule, rate, factor=1):
     """Return (weights, moments) after one step.
 
-    weights and gradients are records of one structure, or one tensor each.  With m and v the
-    moving means of the gradient g and of g², and t the number of this step:
+    weights and gradients are records of one structure, or one tensor each.  With g a gradient
+    times the factor, m and v the moving means of g and of g², and t the number of this step:
 
         m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g²
         w = w - rate * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay * w)
@@ -126,16 +127,14 @@ def adamw(weights, gradients, moments, rule, rate):
     ['0.890000002']
     """
     t = moments.step + 1
-    mean, mean_square = mean_row(rule.beta1), mean_square_row(rule.beta2)
-    first = map_leaves(lambda m, g: by_rows(mean, m, g), moments.first, gradients)
-    second = map_leaves(lambda v, g: by_rows(mean_square, v, g), moments.second, gradients)
     rest = 1 - rule.beta1 ** t, 1 - rule.beta2 ** t
 
-    def moved(w, m, v):
-        decay = rule.decay if is_matrix(w) else 0
-        return by_rows(adamw_row(rate, rest, rule.eps, decay), w, m, v)
+    def moved(w, g, m, v):
+        return by_rows(adamw_row(rule, rate, rest, factor, is_matrix(w)), w, g, m, v)
 
-    return map_leaves(moved, weights, first, second), Moments(t, first, second)
+    parts = map_leaves(moved, weights, gradients, moments.first, moments.second)
+    weights, first, second = [map_leaves(lambda of_leaf: of_leaf[k], parts) for k in range(3)]
+    return weights, Moments(t, first, second)
 
 
 def is_matrix(tensor):
@@ -143,60 +142,57 @@ def is_matrix(tensor):
     return isinstance(tensor, (list, tuple)) and is_nested(tensor)
 
 
+def flat(tensor):
+    """A number, a vector or a matrix as one row: rows are short, and calls for each of them would
+    cost as much as what they do.
+
+    >>> flat(5), flat([5, 6]), flat([[1, 2], [3, 4]])
+    ([5], [5, 6], [1, 2, 3, 4])
+    """
+    if not isinstance(tensor, (list, tuple)):
+        return [tensor]
+    return list(chain.from_iterable(tensor)) if is_nested(tensor) else tensor
+
+
 def by_rows(f, *tensors):
-    """f of the tensors' rows, whatever their depth; a number is a row of one.
+    """A list of tensors, of the shape of those that are given.  f takes each of these as one row,
+    and returns a list of rows.
 
-    >>> tenfold = lambda v: [10 * a for a in v]
-    >>> by_rows(tenfold, [[1, 2], [3, 4]]), by_rows(tenfold, 5)
-    ([[10, 20], [30, 40]], 50)
+    >>> both = lambda u, v: [[a + b for a, b in zip(u, v)], [a * b for a, b in zip(u, v)]]
+    >>> by_rows(both, [[1, 2], [3, 4]], [[5, 6], [7, 8]]), by_rows(both, 2, 3)
+    ([[[6, 8], [10, 12]], [[5, 12], [21, 32]]], [5, 6])
     """
+    rows = f(*[flat(tensor) for tensor in tensors])
     if not isinstance(tensors[0], (list, tuple)):
-        return f(*[[tensor] for tensor in tensors])[0]
+        return [row[0] for row in rows]
     if not is_nested(tensors[0]):
-        return f(*tensors)
-    if is_nested(tensors[0][0]):
-        return [by_rows(f, *parts) for parts in zip(*tensors)]
-    # a matrix as one long row: rows are short, and calls would cost as much as what they do
-    long_rows = [[a for row in tensor for a in row] for tensor in tensors]
-    out, width = f(*long_rows), len(tensors[0][0])
-    return [out[k:k + width] for k in range(0, len(out), width)]
+        return rows
+    width = len(tensors[0][0])
+    return [[row[k:k + width] for k in range(0, len(row), width)] for row in rows]
 
 
-# One loop a row, with everything that is the same for all its entries worked out before.
+def adamw_row(rule, rate, rest, factor, decays):
+    """A function of rows of weights, gradients, and moving means of these and of their squares:
+    the weights after the step, and the means.  rest is what the means are divided by, 1 - beta1^t
+    and 1 - beta2^t.
 
-def mean_row(beta):
-    """A function of a row of moving means and a row of gradients: the next means.
-
-    >>> mean_row(0.5)([2.0, 0.0], [4.0, 1.0])
-    [3.0, 0.5]
+    >>> rule = settings(beta1=0.5, beta2=0.75, eps=0.0, decay=0.5)
+    >>> moved = adamw_row(rule, rate=0.5, rest=(0.5, 0.25), factor=1, decays=True)
+    >>> moved([1.0], [1.0], [0.0], [1.0])         # 1 - 0.5 * (0.5 / 0.5 / sqrt(1 / 0.25) + 0.5)
+    [[0.5], [0.5], [1.0]]
     """
-    new = 1 - beta
-    return lambda row, g: [beta * m + new * d for m, d in zip(row, g)]
+    # everything that is the same for all entries is worked out before the loops
+    beta1, beta2 = rule.beta1, rule.beta2
+    new1, new2 = (1 - beta1) * factor, (1 - beta2) * factor * factor
+    pace, rest2, eps = rate / rest[0], rest[1], rule.eps
+    keep = 1 - rate * rule.decay if decays else 1
 
-
-def mean_square_row(beta):
-    """As mean_row, of the gradients' squares.
-
-    >>> mean_square_row(0.5)([2.0, 0.0], [4.0, 1.0])
-    [9.0, 0.5]
-    """
-    new = 1 - beta
-    return lambda row, g: [beta * v + new * d * d for v, d in zip(row, g)]
-
-
-def adamw_row(rate, rest, eps, decay):
-    """A function of a row of weights, of m and of v: the weights after the step.  rest is what the
-    moments are divided by, 1 - beta1^t and 1 - beta2^t.
-
-    >>> moved = adamw_row(rate=0.5, rest=(0.5, 0.25), eps=0.0, decay=0.5)
-    >>> moved([1.0], [0.25], [1.0])               # 1 - 0.5 * (0.25 / 0.5 / sqrt(1 / 0.25) + 0.5)
-    [0.625]
-    """
-    pace, keep, rest2 = rate / rest[0], 1 - rate * decay, rest[1]
-
-    def moved(w, m, v):
-        root = for_row(sqrt, v, "adamw")
-        return [keep * a - pace * b / (root(c / rest2) + eps) for a, b, c in zip(w, m, v)]
+    def moved(w, g, m, v):
+        m = [beta1 * a + new1 * d for a, d in zip(m, g)]
+        v = [beta2 * a + new2 * d * d for a, d in zip(v, g)]
+        root = for_row(sqrt, v[:1], "adamw")        # beta2 has made all of them of one type
+        w = [keep * a - pace * b / (root(c / rest2) + eps) for a, b, c in zip(w, m, v)]
+        return [w, m, v]
 
     return moved
 
@@ -209,39 +205,22 @@ def gradient_length(gradients):
     >>> gradient_length([[3.0], [4.0]])
     5.0
     """
-    return sqrt(sum([dot(row, row) for _, tensor in leaves(gradients, "all")
-                     for row in rows_of(tensor)]))
+    rows = [flat(tensor) for _, tensor in leaves(gradients, "all")]
+    return sqrt(sum([dot(row, row) for row in rows]))
 
 
-def rows_of(tensor):
-    """A tensor's rows as one list; a number is a row of one.
+def clip_factor(gradients, limit):
+    """Return (factor, length): how long the gradients are, and what makes them no longer than the
+    limit with their direction kept.  Raises ValueError where the length is not finite.
 
-    >>> rows_of([[1, 2], [3, 4]]), rows_of(5)
-    ([[1, 2], [3, 4]], [[5]])
-    """
-    if not isinstance(tensor, (list, tuple)):
-        return [[tensor]]
-    return [row for part in tensor for row in rows_of(part)] if is_nested(tensor) else [tensor]
-
-
-def clip(gradients, limit):
-    """Return (gradients, length): gradients no longer than the limit, with their direction kept,
-    and how long they were.  Raises ValueError where the length is not finite.
-
-    >>> clip([[3.0], [4.0]], 2.5)
-    ([[1.5], [2.0]], 5.0)
+    >>> clip_factor([[3.0], [4.0]], 2.5), clip_factor([[3.0], [4.0]], None)
+    ((0.5, 5.0), (1, 5.0))
     """
     length = gradient_length(gradients)
     if not length < math.inf:
         raise ValueError(f"clip: the gradients' length is {length}; "
                          "a smaller learning rate may help")
-    if limit is None or length <= limit:
-        return gradients, length
-
-    def shortened(tensor):
-        return by_rows(lambda row: scale(limit / length, row), tensor)
-
-    return map_leaves(shortened, gradients), length
+    return (1 if limit is None or length <= limit else limit / length), length
 
 
 def rate_at(t, rule):
@@ -316,7 +295,7 @@ def total(shares):
         loss = loss + more_loss
         if more is not None:
             gradients = more if gradients is None else map_leaves(
-                lambda a, b: by_rows(add, a, b), gradients, more)
+                lambda a, b: by_rows(lambda u, v: [add(u, v)], a, b)[0], gradients, more)
     return loss, gradients
 
 
@@ -378,9 +357,9 @@ def step(training, draw, executor=None):
     generator = Generator(training.random_state)
     batch = draw(generator, rule.batch)
     loss, gradients = batch_loss_and_gradients(training.model, batch, executor)
-    gradients, length = clip(gradients, rule.clip)
+    factor, length = clip_factor(gradients, rule.clip)
     rate = rate_at(moments.step, rule)
-    weights, moments = adamw(training.model.weights, gradients, moments, rule, rate)
+    weights, moments = adamw(training.model.weights, gradients, moments, rule, rate, factor)
     model = Model(training.model.name, training.model.config, weights, training.model.tokenizer)
     n_counted = sum([target is not None for _, targets in batch for target in targets])
     return Training(model, moments, rule, generator.state), Report(loss, length, rate, n_counted)

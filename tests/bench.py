@@ -64,7 +64,7 @@ def model_of(d_model, n_heads, d_mlp, norm="layer", activation="gelu_tanh", d_vo
     """A config and random weights."""
     block = block_config(d_mlp, attention_config(n_heads, d_model // n_heads),
                          norm=norm_config(norm), activation=activation)
-    config = model_config(d_model, d_vocab, n_ctx, n_layers, block)
+    config = model_config(d_model, d_vocab, n_ctx, n_layers, block, final_norm=norm_config(norm))
     return config, random_weights(config, seed=1, std=0.1, **options)
 
 

@@ -24,11 +24,13 @@ from collections import namedtuple
 from fractions import Fraction
 
 import pyres
-from pyres import blocks, edits, linalg, loss, model, nonlinear, norms, rotary, stream
+from pyres import (blocks, edits, hyper_connections, linalg, loss, model, nonlinear, norms, rotary,
+                   stream)
 from pyres.attention import (attend, attend_backward, attend_steps, attention_backward,
                              attention_steps, project_heads, project_heads_backward)
 from pyres.config import RotaryConfig, attention_config, block_config, model_config, norm_config
 from pyres.mlp import mlp, mlp_backward, mlp_steps
+from pyres.readout import readout, readout_backward
 from pyres.weights import ModelWeights
 from tests.laws import (TIGHT, Draw, assert_close, attention_weights, block_weights,
                         causal_pattern, copied, flat, form, inner, is_exact, lists_in, mlp_weights,
@@ -238,16 +240,43 @@ def head_edits(kind, n_tokens=3, d_model=4):
             edits.replace("L0.attn.H1", draw.tensor(n_tokens, d_model), positions=[1])]
 
 
+def source_edits(kind, n_tokens=3, d_model=4):
+    """Edits of what head 0 writes from source tokens, and of head 0 besides."""
+    draw = Draw(8, kind)
+    return [edits.scale("L0.attn.H0.S0", draw.number()),
+            edits.replace("L0.attn.H0.S1", draw.tensor(n_tokens, d_model), positions=[1]),
+            edits.shift("L0.attn.H0.S1", draw.tensor(n_tokens, d_model)),
+            edits.scale("L0.attn.H0.S1", draw.number(), positions=[0, n_tokens - 1])]
+
+
+def group_edits(kind, n_tokens=3, d_model=4):
+    """Edits of the two heads of group 1."""
+    draw = Draw(9, kind)
+    return [edits.scale("L0.attn.G1", draw.number()),
+            edits.shift("L0.attn.G1", draw.tensor(n_tokens, d_model)),
+            edits.replace("L0.attn.G1", draw.tensor(n_tokens, d_model), positions=[0])]
+
+
+def neuron_edits(kind, n_tokens, d_model):
+    """Edits of neurons 0 and 2, two of them of one neuron."""
+    draw = Draw(10, kind)
+    return [edits.scale("L0.mlp.N2", draw.number()),
+            edits.replace("L0.mlp.N0", draw.tensor(n_tokens, d_model), positions=[1]),
+            edits.scale("L0.mlp.N0", draw.number(), positions=[0])]
+
+
 def attention_row(case, config, given=(), numbers="complex", **options):
-    of_block = edits.edits_of_block(given, 0)
+    of_block = edits.edits_of_block(given, 0, config.n_heads // config.n_kv_heads)
 
     def steps(x, w):
-        return attention_steps(x, w, config, of_block.heads, of_block.patterns)
+        return attention_steps(x, w, config, of_block.heads, of_block.patterns, None,
+                               of_block.sources)
 
     return Row("attention_backward", case, numbers,
                lambda draw: (draw.tensor(3, 4), attention_weights(draw, 4, config, **options)),
                lambda x, w: steps(x, w).out,
-               lambda d, x, w: attention_backward(d, steps(x, w), w, config, of_block.heads))
+               lambda d, x, w: attention_backward(d, steps(x, w), w, config, of_block.heads,
+                                                  of_block.sources))
 
 
 def attention_rows():
@@ -263,15 +292,37 @@ def attention_rows():
     yield attention_row("window, soft cap, multiplier",
                         attention_config(2, 2, window=2, soft_cap=2.0, multiplier=0.9))
     yield attention_row("heads edited", attention_config(3, 2), head_edits(float))
+    yield attention_row("sources edited, and their head", attention_config(3, 2),
+                        source_edits(float) + head_edits(float))
+    yield attention_row("a group edited", attention_config(4, 2, 2), group_edits(float))
     yield attention_row("one pattern given", plain,
                         [edits.set_pattern("L0.attn.H1", FLOAT_PATTERN)])
     yield attention_row("all patterns given", attention_config(4, 2, 2), all_patterns(int, 4),
                         "int")
     yield attention_row("all patterns given, heads edited", plain,
                         all_patterns(int, 2) + head_edits(int), "int")
+    yield attention_row("all patterns given, sources edited", plain,
+                        all_patterns(int, 2) + source_edits(int), "int")
 
 
-# ---- mlp, loss ----
+# ---- the readout, mlp, loss ----
+
+def readout_row(case, width, part_edits):
+    return Row("readout_backward", case, "int",
+               lambda draw: (draw.tensor(3, 6), draw.tensor(4, 6), draw.tensor(4)),
+               lambda h, w, b: readout(h, w, b, width, part_edits),
+               lambda d, h, w, b: readout_backward(d, h, w, b, width, part_edits))
+
+
+def readout_rows():
+    draw = Draw(11, int)
+    given = [(1, edits.scale("part 1", draw.number())),
+             (1, edits.shift("part 1", draw.tensor(3, 4), positions=[2])),
+             (2, edits.replace("part 2", draw.tensor(3, 4), positions=[0]))]
+    yield readout_row("no edits", 2, [])
+    yield readout_row("parts of two channels edited", 2, given)
+    yield readout_row("parts of one channel edited", 1, given)
+
 
 def mlp_row(activation, numbers, gated, biases):
     return Row("mlp_backward", f"{activation}, gated {gated}, biases {biases}", numbers,
@@ -286,6 +337,11 @@ def mlp_rows():
         for gated in (False, True):
             for biases in (False, True):
                 yield mlp_row(activation, numbers, gated, biases)
+    given = edits.edits_of_block(neuron_edits(int, 2, 3), 0).neurons
+    yield Row("mlp_backward", "neurons edited", "int",
+              lambda draw: (draw.tensor(2, 3), mlp_weights(draw, 3, 5, True, True)),
+              lambda x, w: mlp_steps(x, w, "relu", given).out,
+              lambda d, x, w: mlp_backward(d, mlp_steps(x, w, "relu", given), w, "relu", given))
 
 
 def cross_entropy_row(case, targets):
@@ -308,6 +364,10 @@ def edit_rows():
               lambda draw: (draw.tensor(3, 2),),
               lambda x: edits.edit_update(x, given),
               lambda d, x: (edits.edit_update_backward(d, given),))
+    of_state = edits.set_state("embed", [[1, 2], [3, 4]])
+    yield Row("edit_state_backward", "set", "int", lambda draw: (draw.tensor(2, 2),),
+              lambda x: edits.edit_state(x, of_state),
+              lambda d, x: (edits.edit_state_backward(d, of_state),))
 
 
 def branch_rows():
@@ -345,9 +405,10 @@ PLACEMENTS = ("pre_norm", "parallel", "sandwich", "output_norm", "post_norm")
 
 
 def block_edits(kind, n_tokens=3, d_model=4):
-    """An edit of every kind: of both branches, of heads, of places."""
+    """An edit of every kind: of both branches, of heads, sources, neurons, of places."""
     draw = Draw(6, kind)
-    return head_edits(kind, n_tokens, d_model) + [
+    return head_edits(kind, n_tokens, d_model) + source_edits(kind, n_tokens, d_model) + [
+        edits.scale("L0.mlp.N1", draw.number()),
         edits.scale("L0.attn", draw.number(), positions=[1]),
         edits.replace("L0.mlp", draw.tensor(n_tokens, d_model), positions=[0])]
 
@@ -499,6 +560,26 @@ def model_rows():
                     all_patterns(int, 2) + all_patterns(int, 2, 3, 1) + model_edits(int))
 
 
+def final_stream_rows():
+    """The final stream of a model as a function of all its weights but the last norm's and the
+    unembedding's."""
+    config = model_config(4, 5, 4, 1, block_config(3, attention_config(2, 2), "pre_norm", LAYER,
+                                                   "gelu_tanh"), final_norm=None)
+
+    def final(w):
+        return model.run(model.Model("", config, w, None), TOKENS)
+
+    def weights(draw):
+        return (model_weights(draw, config)._replace(w_unembed=None, b_unembed=None),)
+
+    def gradients(d, w):
+        d_w_embed, d_w_pos, d_blocks, _ = model.stream_backward(d, final(w))
+        return (ModelWeights(d_w_embed, d_w_pos, d_blocks, None, None, None),)
+
+    yield Row("stream_backward", "a pre-norm model", "complex", weights,
+              lambda w: final(w).states[-1][1], gradients)
+
+
 # ---- the stream ----
 
 def stream_row(case, point):
@@ -516,10 +597,62 @@ def stream_rows():
     yield stream_row("a batch of unequal lengths", lambda draw: (draw.ragged((1, 3), 3),))
 
 
+# ---- several streams ----
+
+def hyper_weights(draw, n):
+    return hyper_connections.HyperWeights(draw.tensor(n, n), draw.tensor(n), draw.tensor(n))
+
+
+def hyper_row(case, numbers, sizes, fns, backwards):
+    """Sublayers in order over streams of these sizes."""
+    def run(streams, weights):
+        return hyper_connections.run_hyper_sublayers(streams, fns, weights)
+
+    def gradients(d, streams, weights):
+        d_states, d_weights = hyper_connections.run_hyper_sublayers_backward(
+            d, run(streams, weights), backwards, weights)
+        return d_states[0], d_weights
+
+    return Row("run_hyper_sublayers_backward", case, numbers,
+               lambda draw: (draw.tensor(*sizes), [hyper_weights(draw, sizes[0]) for _ in fns]),
+               lambda streams, weights: run(streams, weights)[-1].out, gradients)
+
+
+def hyper_rows():
+    hyper, square = hyper_connections, lambda x: linalg.multiply(x, x)
+    yield Row("expand_streams_backward", "three of a sequence", "int",
+              lambda draw: (draw.tensor(2, 4),), lambda x: hyper.expand_streams(x, 3),
+              lambda d, x: (hyper.expand_streams_backward(d, x, 3),))
+    yield Row("combine_streams_backward", "vectors", "int",
+              lambda draw: (draw.tensor(3, 4), draw.tensor(3)),
+              hyper.combine_streams, hyper.combine_streams_backward)
+    yield Row("combine_streams_backward", "a plain sum of sequences", "int",
+              lambda draw: (draw.tensor(3, 2, 4), None),
+              hyper.combine_streams, hyper.combine_streams_backward)
+    yield Row("mix_streams_backward", "sequences", "int",
+              lambda draw: (draw.tensor(3, 2, 4), draw.tensor(3, 3)),
+              hyper.mix_streams, hyper.mix_streams_backward)
+    yield Row("hyper_sublayer_backward", "sequences, a square", "int",
+              lambda draw: (draw.tensor(3, 2, 4), hyper_weights(draw, 3)),
+              lambda x, w: hyper.hyper_sublayer_steps(x, square, w).out,
+              lambda d, x, w: hyper.hyper_sublayer_backward(
+                  d, hyper.hyper_sublayer_steps(x, square, w),
+                  lambda d, x: linalg.multiply(linalg.scale(2, x), d), w))
+    yield hyper_row("vectors", "complex", (2, 4), [nonlinear.silu, norms.layer_norm],
+                    [nonlinear.silu_backward, lambda d, x: norms.layer_norm_backward(d, x)[0]])
+    draw, config = Draw(8), attention_config(2, 2)
+    attn, w = attention_weights(draw, 4, config), mlp_weights(draw, 4, 3)
+    yield hyper_row("attention and MLP, twice", "complex", (2, 3, 4), [
+        lambda x: attention_steps(x, attn, config).out, lambda x: mlp(x, w, "silu")] * 2, [
+        lambda d, x: attention_backward(d, attention_steps(x, attn, config), attn, config)[0],
+        lambda d, x: mlp_backward(d, mlp_steps(x, w, "silu"), w, "silu")[0]] * 2)
+
+
 TABLE = [row for rows in (
     linear_rows, entrywise_rows, norm_rows, frozen_rows, rotary_rows, attend_rows, project_rows,
-    attention_rows, mlp_rows, loss_rows, edit_rows, branch_rows, norm_step_rows, block_rows,
-    embed_rows, unembed_rows, model_rows, stream_rows) for row in rows()]
+    attention_rows, readout_rows, mlp_rows, loss_rows, edit_rows, branch_rows, norm_step_rows,
+    block_rows, embed_rows, unembed_rows, model_rows, final_stream_rows, stream_rows,
+    hyper_rows) for row in rows()]
 
 
 # ---- the contract ----

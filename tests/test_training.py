@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from fractions import Fraction
 
+from pyres import linalg
 from pyres.config import attention_config, block_config, model_config, norm_config
 from pyres.data import (ECHO_TOKENS, echo_batch, echo_sequence, scoring_windows, text_batch,
                         text_loss, unigram_loss)
@@ -18,7 +19,7 @@ from pyres.files.native import load_training, save_training
 from pyres.loss import next_token_targets
 from pyres.model import loss_and_gradients, make_model, run
 from pyres.rng import Generator
-from pyres.training import (Moments, adamw, batch_loss_and_gradients, clip, gradient_length,
+from pyres.training import (Moments, adamw, batch_loss_and_gradients, clip_factor, gradient_length,
                             no_moments, rate_at, settings, start, step)
 from pyres.weights import ModelWeights, leaves, map_leaves, random_weights
 from tests.laws import (Draw, assert_close, copied, difference, flat, inner, model_weights, walk)
@@ -205,36 +206,53 @@ class ExactAdamWTest(unittest.TestCase):
 
 # ---- clipping, the schedule, the settings ----
 
+def times(factor, gradients):
+    def of_leaf(tensor):
+        return linalg.scale(factor, tensor) if isinstance(tensor, list) else factor * tensor
+
+    return map_leaves(of_leaf, gradients)
+
+
 class ClipTest(unittest.TestCase):
-    def test_direction_is_kept_and_the_length_is_at_most_the_limit(self):
+    def test_the_length_is_at_most_the_limit(self):
         for seed in range(6):
             with self.subTest(seed=seed):
                 gradients = Draw(seed).like(small_model(seed).weights)
                 length = math.sqrt(sum(a * a for a in flat(gradients)))
                 limit = length * 2 * Generator(seed).uniform()
-                got, found = clip(gradients, limit)
+                factor, found = clip_factor(gradients, limit)
                 assert_close(self, found, length, seed, "length")
-                assert_close(self, gradient_length(got), min(length, limit), seed, "shortened")
-                along, _ = inner(got, gradients)
-                assert_close(self, along, length * min(length, limit), seed, "direction")
+                assert_close(self, gradient_length(times(factor, gradients)), min(length, limit),
+                             seed, "shortened")
 
     def test_what_is_short_enough_stays_as_it_is(self):
         gradients = Draw(1).like(small_model(1).weights)
         length = gradient_length(gradients)
         for limit in (length, length * 1.001, None, math.inf):
-            self.assertEqual(clip(gradients, limit), (gradients, length))
-        self.assertEqual(clip([0.0, 0.0], 1.0), ([0.0, 0.0], 0.0))
+            self.assertEqual(clip_factor(gradients, limit), (1, length))
+        self.assertEqual(clip_factor([0.0, 0.0], 1.0), (1, 0.0))
 
     def test_it_is_exact_where_the_numbers_are(self):
-        got = clip([[Fraction(3)], [Fraction(4)]], Fraction(5, 2))
-        self.assertEqual(got, ([[Fraction(3, 2)], [2]], 5))
+        got = clip_factor([[Fraction(3)], [Fraction(4)]], Fraction(5, 2))
+        self.assertEqual(got, (Fraction(1, 2), 5))
+
+    def test_a_step_with_the_factor_is_one_on_gradients_multiplied_by_it(self):
+        for seed in range(6):
+            with self.subTest(seed=seed):
+                w, g = [[Fraction(1), Fraction(-2)]], [[Fraction(3, seed + 1), Fraction(5)]]
+                rule = settings(eps=0, decay=Fraction(1, 8), beta1=self.HALF, beta2=self.HALF)
+                rate, factor = Fraction(1, 4), Fraction(1, seed + 2)
+                self.assertEqual(adamw(w, g, no_moments(w), rule, rate, factor),
+                                 adamw(w, times(factor, g), no_moments(w), rule, rate))
+
+    HALF = Fraction(1, 2)
 
     def test_what_is_not_finite_is_refused(self):
         for wrong in (math.nan, math.inf, -math.inf, 1e200):
             for limit in (1.0, None):
                 with self.subTest(wrong=wrong, limit=limit):
                     with self.assertRaisesRegex(ValueError, "length is (nan|inf)"):
-                        clip([1.0, wrong], limit)
+                        clip_factor([1.0, wrong], limit)
 
 
 class ScheduleTest(unittest.TestCase):
@@ -419,9 +437,9 @@ class StepTest(unittest.TestCase):
                 generator = Generator(seed)
                 batch = draw_from()(generator, 3)
                 loss, gradients = batch_loss_and_gradients(training.model, batch)
-                shorter, length = clip(gradients, 0.1)
-                weights, moments = adamw(training.model.weights, shorter, training.moments, rule,
-                                         rate_at(0, rule))
+                factor, length = clip_factor(gradients, 0.1)
+                weights, moments = adamw(training.model.weights, gradients, training.moments, rule,
+                                         rate_at(0, rule), factor)
                 self.assertEqual(report, (loss, length, rule.rate / 2, 15))
                 self.assertGreater(length, 0.1, "the clip is to be seen")
                 self.assertEqual(after.model.weights, weights)

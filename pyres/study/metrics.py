@@ -56,14 +56,11 @@ def logit(model, position, target, foil=None):
     >>> logit(small_model(), 0, 0, foil=1)
     Metric(position=0, direction=[1.0], constant=0, normed=True, name='logit of 0 less that of 1')
     """
-    metric = _of_rows(model, position, _row(model, target), _bias(model, target),
-                      f"logit of {target}")
-    if foil is None:
-        return metric
-    other = _of_rows(model, position, _row(model, foil), _bias(model, foil), "")
-    return metric._replace(direction=subtract(metric.direction, other.direction),
-                           constant=metric.constant - other.constant,
-                           name=f"logit of {target} less that of {foil}")
+    row, bias, name = _row(model, target), _bias(model, target), f"logit of {target}"
+    if foil is not None:
+        row, bias = subtract(row, _row(model, foil)), bias - _bias(model, foil)
+        name += f" less that of {foil}"
+    return _of_rows(model, position, row, bias, name)
 
 
 def centred_logit(model, position, target):
