@@ -35,7 +35,7 @@ def tail_logits(model, tokens, past=None):
     None for none.
 
     past is a pair: how many tokens it holds, and a list with (k, v) of every block.  It is not
-    changed; the one returned is longer.
+    changed; the one returned is longer.  Raises ValueError for attention that is not causal.
 
     >>> from pyres.config import model_config
     >>> from pyres.model import make_model
@@ -50,6 +50,10 @@ def tail_logits(model, tokens, past=None):
     (3, [])
     """
     config, w = model.config, model.weights
+    for i, block in enumerate(config.blocks):
+        if not block.attention.causal:
+            raise ValueError(f"tail_logits: attention of block {i} sees later tokens, which change "
+                             "what earlier ones were; run the whole sequence anew")
     n_past, pairs = (0, [None] * len(config.blocks)) if past is None else past
     update = embed(config, w, tokens, n_past)
     x, longer = add_residual(zeros_like(update), update), []

@@ -21,7 +21,7 @@ from pyres.linalg import shape
 from pyres.model import make_model, run
 from pyres.nonlinear import softmax
 from pyres.rng import Generator
-from pyres.weights import ModelWeights, leaves
+from pyres.weights import ModelWeights, leaves, random_weights
 from tests.laws import (Draw, assert_close, block_weights, copied, difference, model_weights,
                         walk)
 
@@ -157,6 +157,14 @@ class KeptPastTest(unittest.TestCase):
 
 
 # ---- one token from logits ----
+
+    def test_attention_that_sees_later_tokens_is_refused(self):
+        block = block_config(2, attention_config(1, 2, causal=False))
+        config = model_config(2, 3, 4, 1, block)
+        model = make_model(config, random_weights(config, positions=False))
+        with self.assertRaisesRegex(ValueError, "block 0 sees later tokens.*the whole sequence"):
+            generate(model, [0], 2)
+
 
 class Undivided(float):
     """A float that must not be divided, nor divide."""
