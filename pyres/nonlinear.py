@@ -234,12 +234,16 @@ def _gelu_tanh_slopes(x):
             for a in x for t in [bend(a * (RATE + CUBE * a * a))]]
 
 
-def _sigmoid(a):
-    """1 / (1 + exp(-a)), by the exponential of a number that is not positive."""
-    if real(a) >= 0:
-        return 1 / (1 + exp(-a))
-    e = exp(a)
-    return e / (1 + e)
+def _sigmoids(x):
+    """1 / (1 + exp(-a)) for every a of a vector, by exponentials of numbers that are not positive:
+
+        1 / (1 + e) where a >= 0, else e / (1 + e), with e = exp(-|a|)
+    """
+    power = for_row(exp, x, "silu")
+    if power is not exp:                # floats
+        return [(1.0 if a >= 0.0 else e) / (1.0 + e) for a in x for e in [power(-abs(a))]]
+    return [(1 if real(a) >= 0 else e) / (1 + e)
+            for a in x for e in [exp(-a if real(a) >= 0 else a)]]
 
 
 def silu(x):
@@ -248,12 +252,7 @@ def silu(x):
     >>> ["%.9f" % y for y in silu([2.0, 10000.0])]
     ['1.761594156', '10000.000000000']
     """
-    return map_vectors(_silu_vector, x)
-
-
-def _silu_vector(x):
-    check_numbers("silu", x)
-    return [a * _sigmoid(a) for a in x]
+    return map_vectors(lambda v: multiply(v, _sigmoids(v)), x)
 
 
 def silu_backward(d_out, x):
@@ -262,12 +261,11 @@ def silu_backward(d_out, x):
     >>> silu_backward([2.0], [0.0])
     [1.0]
     """
-    return _chain("silu_backward", lambda v: [_silu_slope(a) for a in v], d_out, x)
+    return _chain("silu_backward", _silu_slopes, d_out, x)
 
 
-def _silu_slope(a):
-    s = _sigmoid(a)
-    return s * (1 + a * (1 - s))
+def _silu_slopes(x):
+    return [s * (1 + a * (1 - s)) for a, s in zip(x, _sigmoids(x))]
 
 
 ACTIVATIONS = (
