@@ -38,7 +38,7 @@ def generated(options):
     if len(new) < options.n:
         notes.append(f"stopped after {len(new)} new tokens: "
                      f"the context of {model.config.n_ctx} is full")
-    written = None if model.tokenizer is None else model.tokenizer.decode(new)
+    written = None if model.tokenizer is None else model.tokenizer.decode(new, continues=True)
     result = {"tokens": new, "text": written}
     asked = {"text": given if type(given) is str else None, "tokens": tokens, "n": options.n,
              "temperature": options.temperature, "seed": options.seed}

@@ -109,7 +109,8 @@ def token_named(model, text):
 
 
 def token_text(model, token):
-    """A token as text: quoted and escaped, or # and its id where there is no tokenizer.
+    """A token as text: quoted and escaped, or # and its id where there is no tokenizer.  Bytes that
+    are a part of a character are shown as such, b'...'.
 
     >>> from pyres.files.characters import Characters
     >>> from pyres.model import small_model
@@ -117,7 +118,13 @@ def token_text(model, token):
     >>> token_text(model._replace(tokenizer=Characters(["a", " "])), 1), token_text(model, 1)
     ("' '", '#1')
     """
-    return f"#{token}" if model.tokenizer is None else quoted(model.tokenizer.decode([token]))
+    if model.tokenizer is None:
+        return f"#{token}"
+    of_token = model.tokenizer.token_bytes(token)
+    try:
+        return quoted(of_token.decode("utf-8"))
+    except UnicodeDecodeError:
+        return repr(of_token)
 
 
 def token_labels(model, tokens):

@@ -67,16 +67,30 @@ class Characters:
                                  f"vocabulary, which has {known}{more}")
         return ids
 
-    def decode(self, ids):
-        """The texts of the ids, one after the other.
+    def decode(self, ids, skip_special=False, continues=False):
+        """The texts of the ids, one after the other; skip_special leaves the mark out.  continues,
+        which says that the ids go on a text, changes nothing here.
 
-        >>> Characters(["<bos>", "a", "b"], bos=0).decode([0, 2, 1, 2])
-        '<bos>bab'
+        >>> tokenizer = Characters(["<bos>", "a", "b"], bos=0)
+        >>> tokenizer.decode([0, 2, 1, 2]), tokenizer.decode([0, 2], skip_special=True)
+        ('<bos>bab', 'b')
         """
-        for token in ids:
-            if type(token) is not int or not 0 <= token < len(self.tokens):
-                raise ValueError(f"decode: {token!r} is none of the {len(self.tokens)} ids")
-        return "".join([self.tokens[token] for token in ids])
+        texts = [self._text_of("decode", token) for token in ids]
+        return "".join([text for token, text in zip(ids, texts)
+                        if not (skip_special and token == self.bos)])
+
+    def token_bytes(self, token):
+        r"""The bytes of one token; ValueError where it is none.
+
+        >>> Characters(["a", "\u00e9"]).token_bytes(1)
+        b'\xc3\xa9'
+        """
+        return self._text_of("token_bytes", token).encode("utf-8", "surrogatepass")
+
+    def _text_of(self, function, token):
+        if type(token) is not int or not 0 <= token < len(self.tokens):
+            raise ValueError(f"{function}: {token!r} is none of the {len(self.tokens)} ids")
+        return self.tokens[token]
 
 
 def vocabulary_of(text):
