@@ -15,6 +15,7 @@ Both are the identity at position 0, so a mix-up shows only further on.  d_rotar
 channels that turn, is twice the number of frequencies; channels from d_rotary on pass through.
 
     frequencies                    theta ** (-2j / d_rotary)
+    rescaled_frequencies           the slow ones divided by a factor, for a longer context
     angles                         cos and sin for a list of positions
     rotate, rotate_backward        turn, and turn back: the transpose of a rotation is its inverse
 
@@ -30,7 +31,7 @@ import math
 from .linalg import all_floats, check_length, check_numbers, check_rows
 from .scalar import check_constant
 
-__all__ = ["frequencies", "angles", "rotate", "rotate_backward"]
+__all__ = ["frequencies", "rescaled_frequencies", "angles", "rotate", "rotate_backward"]
 
 
 def frequencies(d_rotary, theta=10000.0):
@@ -47,6 +48,35 @@ def frequencies(d_rotary, theta=10000.0):
         raise ValueError(f"frequencies: d_rotary is {d_rotary}; "
                          "channels turn in pairs, so it must be even")
     return [theta ** (-2 * j / d_rotary) for j in range(d_rotary // 2)]
+
+
+def rescaled_frequencies(frequencies, factor, low, high, n_ctx):
+    """Frequencies for a context about `factor` times as long as n_ctx, that of the training.
+
+    A pair makes turns = n_ctx * frequency / (2 * pi) full turns over that context:
+
+        turns >= high      frequency             it saw every angle, and tells near tokens apart
+        turns <= low       frequency / factor    it never turned so far as a longer context asks
+        in between         share * frequency + (1 - share) * frequency / factor,
+                           share = (turns - low) / (high - low)
+
+    That is Llama 3.1's rule, with factor 8, low 1, high 4, n_ctx 8192 (`apply_scaling` in the
+    model code that Meta released with it, 2024).  Raises ValueError where low is not below high,
+    or factor is not above 0.
+
+    >>> turns = [5, 4, 2.5, 1, 0.5]
+    >>> rescaled = rescaled_frequencies([2 * math.pi * a / 8 for a in turns], 2, 1, 4, 8)
+    >>> [round(frequency * 8 / (2 * math.pi), 9) for frequency in rescaled]
+    [5.0, 4.0, 1.875, 0.5, 0.25]
+    """
+    if not 0 <= low < high:
+        raise ValueError(f"rescaled_frequencies: low is {low} and high is {high}, "
+                         "expected 0 <= low < high")
+    if not factor > 0:
+        raise ValueError(f"rescaled_frequencies: factor is {factor}, expected a number above 0")
+    shares = [min(1, max(0, (n_ctx * f / (2 * math.pi) - low) / (high - low)))
+              for f in frequencies]
+    return [share * f + (1 - share) * f / factor for share, f in zip(shares, frequencies)]
 
 
 def angles(positions, frequencies):

@@ -1,53 +1,26 @@
-"""PyTorch's numbers: every operation, and whole GPT-2 and Llama models read from their files.
+"""PyTorch's numbers: every operation, and whole models read from their files.
 
-The numbers are in tests/data, with their origin in its README.  Where PYRES_GOLDENS names a folder
-with the whole set, its other checkpoints of these families are compared as well.
+The numbers are in tests/data.  Where PYRES_GOLDENS names a folder with the whole set, the models
+of every family in it and its checkpoints in other layouts are compared as well.
 """
-import json
 import os
+import shutil
+import tempfile
 import unittest
 
 import pyres
 from pyres.files import huggingface
 from pyres.linalg import transpose
+from pyres.rotary import rescaled_frequencies
 from pyres.weights import MLPWeights
+from tests.goldens import (DATA, WHOLE_SET, Comparison, ModelComparison, flat, needs_whole_set,
+                           read_json)
 
-DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
-MODELS = ("gpt2", "llama", "llama_tied")
 ACTIVATIONS = {"gelu": (pyres.gelu, pyres.gelu_backward),
                "silu": (pyres.silu, pyres.silu_backward),
                "gelu_tanh": (pyres.gelu_tanh, pyres.gelu_tanh_backward),
                "relu": (pyres.relu, pyres.relu_backward),
                "softmax": (pyres.softmax, pyres.softmax_backward)}
-
-
-def read_json(*path):
-    with open(os.path.join(*path), encoding="utf-8") as file:
-        return json.load(file)
-
-
-def flat(x):
-    if isinstance(x, list):
-        for part in x:
-            yield from flat(part)
-    else:
-        yield x
-
-
-def outline(x):
-    """The nesting of x with its numbers left out: what two tensors of one shape share."""
-    return [outline(part) for part in x] if isinstance(x, list) else x is None
-
-
-class Comparison(unittest.TestCase):
-    def assert_close(self, name, got, want, tolerance, absolute=0.0):
-        """|got - want| <= tolerance * max(1, max|want|) + absolute, entry by entry."""
-        self.assertEqual(outline(got), outline(want), name)
-        pairs = [(g, w) for g, w in zip(flat(got), flat(want)) if w is not None]
-        bound = tolerance * max([1.0] + [abs(w) for _, w in pairs]) + absolute
-        for g, w in pairs:
-            if not abs(g - w) <= bound:
-                self.fail(f"{name}: got {g!r}, PyTorch has {w!r}, tolerance {bound:.1e}")
 
 
 # ---- operations: (y, gradients by input) for a case's inputs, attributes and cotangent ----
@@ -93,6 +66,13 @@ def rotary(inputs, attrs, d_y, pairing):
             {"x": [pyres.rotate_backward(head, table, pairing) for head in d_y]})
 
 
+def llama3_rates(inputs, attrs, d_y):
+    rates = pyres.frequencies(attrs["rotary_dim"], attrs["theta"])
+    return rescaled_frequencies(rates, attrs["factor"], attrs["low_freq_factor"],
+                                attrs["high_freq_factor"],
+                                attrs["original_max_position_embeddings"]), {}
+
+
 def mlp(inputs, attrs, d_y):
     names = {"w_up": "w_in", "w_down": "w_out", "b_up": "b_in", "b_down": "b_out"}
     if "w_gate" in inputs:
@@ -114,6 +94,7 @@ OPERATIONS = {
     "attention": attention,
     "rope_interleaved": lambda *c: rotary(*c, pairing="interleaved"),
     "rope_rotate_half": lambda *c: rotary(*c, pairing="half"),
+    "rope_inv_freq_llama3": llama3_rates,
     "swiglu_mlp": mlp, "geglu_mlp": mlp, "geglu_tanh_mlp": mlp, "mlp": mlp,
 }
 for _name in ACTIVATIONS:
@@ -125,8 +106,6 @@ class OperationTest(Comparison):
 
     def test_every_case(self):
         for case in read_json(DATA, "ops.json"):
-            if case["op"] == "rope_inv_freq_llama3":
-                continue                            # see test_what_is_left_out
             with self.subTest(case["name"]):
                 self.check(case)
 
@@ -142,86 +121,85 @@ class OperationTest(Comparison):
             self.assert_close("grad " + name, gradients[name], want, 1e-12,
                               100 * missed.get("grad_" + name, 0))
 
-    @unittest.skip("rope_inv_freq_llama3: rescaled rotary frequencies are not read yet")
-    def test_what_is_left_out(self):
-        """The frequencies of Llama 3's rescaled rotary positions."""
+
+def shipped():
+    """The folders of tests/data that have PyTorch's numbers in full."""
+    root = os.path.join(DATA, "models")
+    return [os.path.join(root, name) for name in sorted(os.listdir(root))]
 
 
-class ModelTest(Comparison):
-    """States, updates, logits and loss to 1e-11, the gradient of every parameter to 1e-10."""
-
+class ModelTest(ModelComparison):
     def test_models(self):
-        for name in MODELS:
-            folder = os.path.join(DATA, "models", name)
-            model = pyres.load(folder)
-            for i, golden in enumerate(read_json(folder, "golden.json")["runs"]):
-                with self.subTest(name, sequence=i):
-                    self.check_forward(model, golden)
-                    self.check_backward(model, huggingface.inspect(folder).rows, golden)
-
-    def check_forward(self, model, golden):
-        run = pyres.run(model, golden["input_ids"])
-        updates, states = dict(run.writers), dict(run.states)
-        self.assert_close("embed", updates["embed"], golden["embed"], 1e-11)
-        before = "embed"
-        for i, block in enumerate(golden["blocks"]):
-            for name, got in (("resid_pre", states[before]),
-                              ("attn_added", updates[f"L{i}.attn"]),
-                              ("resid_mid", states[f"L{i}.attn"]),
-                              ("mlp_added", updates[f"L{i}.mlp"]),
-                              ("resid_post", states[f"L{i}.mlp"])):
-                self.assert_close(f"block {i} {name}", got, block[name], 1e-11)
-            before = f"L{i}.mlp"
-        self.assert_close("final_norm", run.normed, golden["final_norm"], 1e-11)
-        self.assert_close("logits", run.logits, golden["logits"], 1e-11)
-        self.assertTrue(pyres.sum_check(run).ok)
-
-    def check_backward(self, model, rows, golden):
-        loss, gradients, stream = pyres.loss_and_gradients(model, golden["input_ids"])
-        self.assert_close("loss", loss, golden["loss"], 1e-11)
-        by_file_name = huggingface.file_tensors(rows, gradients)
-        self.assertEqual(set(by_file_name), set(golden["grad_params"]))
-        for name, want in golden["grad_params"].items():
-            self.assert_close(name, by_file_name[name], want, 1e-10)
-        totals = [gradient.total for _, gradient in stream]
-        for i, want in enumerate(golden["grad_resid_pre"]):
-            self.assert_close(f"gradient at block {i}", totals[2 * i], want, 1e-10)
+        for folder in shipped():
+            self.check_folder(folder, os.path.join(folder, "golden.json"))
 
     def test_older_spelling_of_the_config(self):
-        for name in MODELS:
-            with self.subTest(name):
-                self.check_older_spelling(os.path.join(DATA, "models", name))
+        for folder in shipped():
+            self.check_older_spelling(folder)
 
     def check_older_spelling(self, folder):
-        import shutil
-        import tempfile
-        with tempfile.TemporaryDirectory() as copy:
+        with self.subTest(folder), tempfile.TemporaryDirectory() as copy:
             shutil.copy(os.path.join(folder, "config_v4.json"), os.path.join(copy, "config.json"))
             shutil.copy(os.path.join(folder, "model.safetensors"), copy)
             self.assertEqual(pyres.load(copy).config, pyres.load(folder).config)
 
 
-@unittest.skipUnless(os.environ.get("PYRES_GOLDENS"),
-                     "PYRES_GOLDENS is not set: the whole set of PyTorch numbers is not here")
+@needs_whole_set
+class WholeSetTest(ModelTest):
+    """Every family of the set, its whole numbers, both spellings of its config."""
+
+    def setUp(self):
+        root = os.path.join(WHOLE_SET, "models")
+        self.folders = [os.path.join(root, name) for name in sorted(os.listdir(root))]
+
+    def test_models(self):
+        for folder in self.folders:
+            self.check_folder(folder, os.path.join(folder, "golden.json"))
+
+    def test_older_spelling_of_the_config(self):
+        for folder in self.folders:
+            self.check_older_spelling(folder)
+
+    def test_every_family_is_there(self):
+        found = {huggingface.inspect(folder).family.model_type for folder in self.folders}
+        self.assertEqual(found, {family.model_type for family in huggingface.FAMILIES})
+
+
+@needs_whole_set
 class CheckpointTest(Comparison):
     """The other layouts and float widths of the same models."""
 
-    def test_checkpoints(self):
-        root = os.path.join(os.environ.get("PYRES_GOLDENS", ""), "checkpoints")
-        goldens = read_json(root, "golden.json")
-        for name in ("llama_f16", "llama_bf16", "llama_f64", "llama_mixed", "llama_int64_buffer",
-                     "gpt2_hub_layout"):
-            model = pyres.load(os.path.join(root, name))
-            for i, golden in enumerate(goldens[name]["runs"]):
+    def setUp(self):
+        self.root = os.path.join(WHOLE_SET, "checkpoints")
+        self.goldens = read_json(self.root, "golden.json")
+
+    def test_folders(self):
+        names = [name for name in self.goldens if os.path.isdir(os.path.join(self.root, name))]
+        self.assertEqual(len(names), 8)
+        for name in names:
+            model = pyres.load(os.path.join(self.root, name))
+            for i, golden in enumerate(self.goldens[name]["runs"]):
                 with self.subTest(name, sequence=i):
                     run = pyres.run(model, golden["input_ids"])
                     self.assert_close("logits", run.logits, golden["logits"], 1e-11)
+                    loss = pyres.loss_and_gradients(model, golden["input_ids"])[0]
+                    self.assert_close("loss", loss, golden["loss"], 1e-11)
 
     def test_buffers_are_listed(self):
-        root = os.path.join(os.environ.get("PYRES_GOLDENS", ""), "checkpoints")
-        extra = read_json(root, "golden.json")["llama_int64_buffer"]["extra_tensors"]
-        info = huggingface.inspect(os.path.join(root, "llama_int64_buffer"))
+        extra = self.goldens["llama_int64_buffer"]["extra_tensors"]
+        info = huggingface.inspect(os.path.join(self.root, "llama_int64_buffer"))
         self.assertEqual(sorted(info.buffers), sorted(extra))
+        for name, want in extra.items():
+            self.assertEqual((info.tensors.dtype(name), info.tensors.shape(name)),
+                             (want["dtype"], tuple(want["shape"])))
+            self.assertEqual(list(flat(info.tensors[name])), list(flat(want["values"])))
+        info = huggingface.inspect(os.path.join(self.root, "gpt_neox_hub_layout"))
+        self.assertEqual(len(info.buffers), 6)
+
+    def test_shards_are_one_model(self):
+        one, several = [pyres.load(os.path.join(WHOLE_SET, name))
+                        for name in ("models/llama", "checkpoints/llama_sharded")]
+        self.assertEqual(one.weights, several.weights)
 
 
 if __name__ == "__main__":

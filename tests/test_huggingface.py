@@ -5,11 +5,14 @@ Each test takes a folder that is right, from tests/data, and changes one thing.
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 import unittest
+from unittest import mock
 
 import pyres
-from pyres.files import huggingface, safetensors
+from pyres.files import huggingface, safetensors, shards
+from tests.family_folders import quick_write
 
 MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "models")
 
@@ -26,7 +29,7 @@ def changed(name, config=(), tensors=(), dtypes=(), without=(), rename=lambda na
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
             json.dump({key: value for key, value in values.items() if key not in without}, file)
         path = os.path.join(folder, "model.safetensors")
-        safetensors.write(path, kept, dtype=dict(dtypes) or "F32")
+        quick_write(path, kept, dict(dtypes) or "F32")
         yield folder
 
 
@@ -132,9 +135,9 @@ class Refusals(unittest.TestCase):
         self.refused(norm + " has shape (1, 16)", tensors={norm: [[1.0] * 16]})
         self.refused("model.layers.0.mlp.up_proj.weight has shape (16, 24)",
                      tensors={"model.layers.0.mlp.up_proj.weight": [[0.5] * 24] * 16})
-        self.refused("model.layers.0.self_attn.q_norm.weight is not a weight of llama",
+        self.refused("model.layers.0.self_attn.q_norm.weight' is not a weight of llama",
                      tensors={"model.layers.0.self_attn.q_norm.weight": [1.0] * 4})
-        self.refused("h.0.attn.c_attn.extra is not a weight of gpt2", name="gpt2",
+        self.refused("h.0.attn.c_attn.extra' is not a weight of gpt2", name="gpt2",
                      tensors={"transformer.h.0.attn.c_attn.extra": [1.0]})
         self.refused(norm + " holds I8", tensors={norm: [1] * 16}, dtypes={norm: "I8"})
 
@@ -166,15 +169,155 @@ class Refusals(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "name the folder"):
             pyres.load(os.path.join(MODELS, "gpt2", "config.json"))
 
-    def test_weights_in_several_files(self):
-        with tempfile.TemporaryDirectory() as folder:
-            with open(os.path.join(MODELS, "llama", "config.json"), "rb") as file:
-                config = file.read()
-            for name, data in (("config.json", config), ("model.safetensors.index.json", b"{}")):
-                with open(os.path.join(folder, name), "wb") as file:
-                    file.write(data)
-            with self.assertRaisesRegex(ValueError, "several files"):
+    def test_what_is_no_weight_may_not_go_unseen(self):
+        # gpt2's tied table may be there twice; another family's head may not
+        self.refused("embed_out.weight' is not a weight", name="llama",
+                     tensors={"embed_out.weight": [[0.5] * 16] * 31})
+
+    def test_a_folder_without_weights(self):
+        with changed("llama") as folder:
+            os.rename(os.path.join(folder, "model.safetensors"),
+                      os.path.join(folder, "pytorch_model.bin"))
+            with self.assertRaisesRegex(FileNotFoundError, "save it as safetensors"):
                 pyres.load(folder)
+
+
+@contextlib.contextmanager
+def sharded(change=lambda weight_map: weight_map, extra=()):
+    """The llama of tests/data in two files, with a change to its weight_map; `extra` are further
+    tensors in the second file."""
+    stored = safetensors.read(os.path.join(MODELS, "llama", "model.safetensors"))
+    names = list(stored)
+    halves = {"model-00001-of-00002.safetensors": names[:9],
+              "model-00002-of-00002.safetensors": names[9:]}
+    with tempfile.TemporaryDirectory() as parent:
+        folder = os.path.join(parent, "llama")
+        os.mkdir(folder)
+        shutil.copy(os.path.join(MODELS, "llama", "config.json"), folder)
+        for file_name, part in halves.items():
+            tensors = {name: stored[name] for name in part}
+            if file_name == max(halves):
+                tensors.update(extra)
+                # what a path that leaves the folder would find
+                quick_write(os.path.join(parent, "outside.safetensors"), tensors)
+            quick_write(os.path.join(folder, file_name), tensors)
+        weight_map = {name: file_name for file_name, part in halves.items() for name in part}
+        with open(os.path.join(folder, shards.INDEX), "w", encoding="utf-8") as file:
+            json.dump({"metadata": {"total_size": -1}, "weight_map": change(weight_map)}, file)
+        yield folder
+
+
+class Sharded(unittest.TestCase):
+    SECOND = "model-00002-of-00002.safetensors"
+
+    def test_several_files_are_one_model(self):
+        with sharded() as folder:
+            one = pyres.load(os.path.join(MODELS, "llama"))
+            self.assertEqual(pyres.load(folder).weights, one.weights)
+            info = huggingface.inspect(folder)
+            self.assertEqual([os.path.basename(path) for path in info.files],
+                             ["model-00001-of-00002.safetensors", self.SECOND])
+            tensors = info.tensors
+            self.assertEqual(len(tensors), len(info.rows))
+            self.assertEqual(tensors.dtype("model.norm.weight"), "F32")
+            self.assertIn(shards.INDEX, repr(tensors))
+            with self.assertRaisesRegex(KeyError, "no tensor 'u'"):
+                tensors["u"]
+
+    def test_a_whole_file_goes_before_an_index(self):
+        with sharded(lambda weight_map: {}) as folder:
+            shutil.copy(os.path.join(MODELS, "llama", "model.safetensors"), folder)
+            self.assertEqual(len(huggingface.inspect(folder).files), 1)
+
+    def refused(self, error, words, change=lambda weight_map: weight_map, **more):
+        with sharded(change, **more) as folder:
+            with self.assertRaisesRegex(error, words) as caught:
+                pyres.load(folder)
+            self.assertNotIn("\n", str(caught.exception))
+            return str(caught.exception)
+
+    def moved(self, to):
+        """The second file under another name."""
+        return lambda weight_map: {name: to if file_name == self.SECOND else file_name
+                                   for name, file_name in weight_map.items()}
+
+    def test_a_file_is_named_and_never_a_path(self):
+        for name in ("../outside.safetensors", "./../outside.safetensors", "/etc/passwd",
+                     "/nowhere/w.safetensors", "./" + self.SECOND, "a/b.safetensors", "", ".",
+                     "..", self.SECOND + "\0", self.SECOND + "\0.safetensors", "..\\w.safetensors",
+                     "C:w.safetensors", "w.bin", "config.json", 1, None, True, ["w.safetensors"]):
+            with self.subTest(name=name):
+                self.refused(ValueError, "weight_map names the file", self.moved(name))
+
+    def test_index_and_files_must_agree(self):
+        self.refused(FileNotFoundError, "'no.safetensors' is not there",
+                     self.moved("no.safetensors"))
+        self.refused(ValueError, "'lm_head.weight' is not in 'model-00002",
+                     lambda weight_map: dict(weight_map, **{"lm_head.weight": self.SECOND}))
+        self.refused(ValueError, "'lm_head.weight' is in the file, and weight_map does not",
+                     lambda weight_map: {name: file_name for name, file_name in weight_map.items()
+                                         if name != "lm_head.weight"})
+        self.refused(ValueError, "'more' is not in",
+                     lambda weight_map: dict(weight_map, more=self.SECOND))
+        self.refused(ValueError, "'more' is in the file", extra={"more": [1.0]})
+        self.refused(ValueError, "'lm_head.weight' is in the file",
+                     extra={"lm_head.weight": [[0.5] * 16] * 31})
+
+    def test_what_is_no_weight_map(self):
+        for wrong in ({}, [], "w", 1, None, [["w", self.SECOND]]):
+            self.refused(ValueError, "weight_map is", lambda weight_map: wrong)
+
+    def test_an_index_is_json_of_bounded_size(self):
+        for data in (b"", b"weight_map:", b"[]", b'{"weight_map": {"w": "a", "w": "b"}}',
+                     b"[" * 100_000, b" " * (shards.MAX_INDEX_BYTES + 1)):
+            with self.subTest(data=data[:20]), sharded() as folder:
+                with open(os.path.join(folder, shards.INDEX), "wb") as file:
+                    file.write(data)
+                with self.assertRaisesRegex(ValueError, "index.json"):
+                    pyres.load(folder)
+
+    def test_a_part_of_a_folder_is_no_model(self):
+        with sharded() as folder:
+            for name in (self.SECOND, shards.INDEX):
+                with self.assertRaisesRegex(ValueError, "name the folder"):
+                    pyres.load(os.path.join(folder, name))
+
+
+class Progress(unittest.TestCase):
+    def test_every_byte_is_counted_once(self):
+        with sharded() as folder:
+            for source in (folder, os.path.join(MODELS, "gpt2")):
+                calls = []
+                pyres.load(source, progress=lambda done, total: calls.append((done, total)))
+                tensors = huggingface.inspect(source).tensors
+                n_bytes = sum(tensors.entry(name).end - tensors.entry(name).begin
+                              for name in tensors)
+                self.assertEqual(calls[-1], (n_bytes, n_bytes))
+                self.assertEqual(len(calls), len(tensors))
+                self.assertEqual(calls, sorted(calls))
+
+
+class Memory(unittest.TestCase):
+    def test_no_tensor_is_held_twice(self):
+        """The lists of a model take 32 bytes a number or more; beside them is one row at most."""
+        try:
+            import tracemalloc
+        except ImportError:
+            self.skipTest("tracemalloc is not here")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "big.safetensors")
+            quick_write(path, {"w": [[0.5] * 100] * 300})
+            tensors = safetensors.read(path)
+            for mapped in (safetensors.mmap, None):
+                with self.subTest(mapped=mapped is not None), \
+                        mock.patch.object(safetensors, "mmap", mapped):
+                    tracemalloc.start()
+                    tensor = tensors["w"]
+                    kept, peak = tracemalloc.get_traced_memory()
+                    tracemalloc.stop()
+                    self.assertEqual(len(tensor), 300)
+                    beside = 12_000 if mapped else 132_000          # without a map, the bytes too
+                    self.assertLess(peak - kept, beside)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hugging Face folders: config.json and model.safetensors, read into a Model.
+"""Hugging Face folders: config.json and safetensors files, read into a Model.
 
 Nothing is filled in and nothing is ignored that could change a number:
 
@@ -7,10 +7,10 @@ Nothing is filled in and nothing is ignored that could change a number:
     a config value that is not understood                  refused, where it would change numbers
     a buffer: integers, BOOL, rotary frequencies, masks    skipped, and listed by inspect
 
-    Fields          a config's values, each checked as it is read
     inspect         what a folder holds -> FolderInfo
     load            a folder -> Model
-    file_tensors    weights or gradients back under the names and in the layouts of the files
+    file_tensors    weights under the names and in the layouts of the files
+    file_gradients  and gradients
 
 A folder read into a Model, and its weights again as the file has them:
 
@@ -29,165 +29,17 @@ import json
 import os
 from collections import namedtuple
 
-from ..linalg import transpose
 from ..model import make_model
 from ..weights import leaf_shapes, leaves, random_weights, weights_from_leaves
+from .dtypes import FLOATS
 from .families import FAMILIES
+from .families.rows import leaves_of, n_numbers, row_shape, tensor_of
+from .fields import Fields, read_object
 from .safetensors import read, write
-from .strict_json import brief, parse
+from .shards import INDEX, ShardedTensors
+from .strict_json import brief
 
-__all__ = ["Fields", "FolderInfo", "inspect", "load", "file_tensors"]
-
-
-# ---- config.json ----
-
-REQUIRED = object()
-
-# Values that change what some family computes.  A family that does not read such a key takes the
-# neutral values only; every other unknown key is no option of the mathematics, and is listed as
-# not read.
-NEUTRAL = {
-    "quantization_config": (None,), "compression_config": (None,), "pruned_heads": (None, {}),
-    "rope_scaling": (None,), "rope_theta": (None, 10000, 10000.0), "rope_parameters": (None,),
-    "partial_rotary_factor": (None, 1, 1.0), "rotary_pct": (None, 1, 1.0), "rotary_dim": (None,),
-    "alibi": (None, False), "is_causal": (None, True),
-    "position_embedding_type": (None, "absolute", "rope", "rotary"),
-    "sliding_window": (None,), "use_sliding_window": (None, False),
-    "attention_chunk_size": (None,),
-    "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,),
-    "query_pre_attn_scalar": (None,), "attention_multiplier": (None,),
-    "embedding_multiplier": (None, 1, 1.0), "residual_multiplier": (None, 1, 1.0),
-    "logits_scaling": (None, 1, 1.0), "logit_scale": (None, 1, 1.0),
-    "scale_embedding": (None, False),
-    "scale_attn_by_inverse_layer_idx": (None, False), "scale_attn_weights": (None, True),
-    "add_cross_attention": (None, False), "is_encoder_decoder": (None, False),
-    "use_qk_norm": (None, False), "qk_layernorm": (None, False), "clip_qkv": (None,),
-    "parallel_attn": (None, False), "use_parallel_residual": (None, False),
-    "attention_bias": (None, False), "mlp_bias": (None, False), "qkv_bias": (None, False),
-    "num_experts": (None, 0, 1), "num_local_experts": (None, 0, 1), "n_inner": (None,),
-    "num_key_value_heads": (None,), "head_dim": (None,), "chunk_size_feed_forward": (None, 0),
-}
-
-
-class Fields:
-    """A config's values by key; each reading checks the type and says the file and the key.
-
-    largest is the largest size of any tensor in the files.  A size beyond it cannot be right, and
-    is refused before anything of that size is made.  Every method but not_read takes a key; what
-    is refused raises ValueError.
-
-    >>> fields = Fields({"n_embd": 4, "n_head": "2", "use_cache": True}, "config.json")
-    >>> fields.size("n_embd"), fields.number("layer_norm_epsilon", 0.5), fields.not_read()
-    (4, 0.5, ['n_head', 'use_cache'])
-    >>> fields.size("n_head")
-    Traceback (most recent call last):
-    ValueError: config.json: n_head is '2'; expected a whole number of at least 1
-    """
-
-    def __init__(self, values, what, largest=None, n_tensors=None):
-        self.values, self.what, self.largest, self.n_tensors = values, what, largest, n_tensors
-        self.read = {"model_type"}
-        self.groups = []
-
-    def get(self, key, default):
-        """The value of a key, or the default where it is absent or null."""
-        self.read.add(key)
-        value = self.values.get(key)
-        if value is not None:
-            return value
-        if default is REQUIRED:
-            raise ValueError(f"{self.what}: {key} is missing")
-        return default
-
-    def refuse(self, key, value, wanted):
-        """Raise ValueError: the file, the key, its value and what was wanted."""
-        raise ValueError(f"{self.what}: {key} is {brief(value)}; expected {wanted}")
-
-    def size(self, key, default=REQUIRED, bounded=True):
-        """A whole number of at least 1."""
-        value = self.get(key, default)
-        if value is default:
-            return value
-        if type(value) is not int or value < 1:
-            self.refuse(key, value, "a whole number of at least 1")
-        if bounded and self.largest is not None and value > self.largest:
-            raise ValueError(f"{self.what}: {key} is {value}, but no tensor in the files is "
-                             f"larger than {self.largest}")
-        return value
-
-    def layers(self, key):
-        """How many blocks there are; each has a tensor of its own at least."""
-        value = self.size(key, bounded=False)
-        if self.n_tensors is not None and value > self.n_tensors:
-            raise ValueError(f"{self.what}: {key} is {value}, "
-                             f"the files hold {self.n_tensors} tensors")
-        return value
-
-    def alias(self, key, meant, value):
-        """Raise where a second key for one value says something else."""
-        if self.get(key, value) != value:
-            self.refuse(key, self.values[key], f"{value!r}, which {meant} says")
-
-    def number(self, key, default, positive=False):
-        """A finite number that is not negative."""
-        value = self.get(key, default)
-        in_range = type(value) in (int, float) and 0 <= value < float("inf")
-        if not in_range or positive and value == 0:
-            self.refuse(key, value, "a number above 0" if positive else "a number of at least 0")
-        return float(value)
-
-    def flag(self, key, default):
-        """True or false."""
-        value = self.get(key, default)
-        if type(value) is not bool:
-            self.refuse(key, value, "true or false")
-        return value
-
-    def text(self, key, default):
-        """A str."""
-        value = self.get(key, default)
-        if type(value) is not str:
-            self.refuse(key, value, "a text")
-        return value
-
-    def one_of(self, key, names, default):
-        """A text that is one of the names, as what it is called here."""
-        value = self.text(key, default)
-        if value not in names:
-            self.refuse(key, value, "one of " + ", ".join(names))
-        return names[value]
-
-    def must_be(self, key, wanted):
-        """Raise unless the value is the one that is understood, or absent."""
-        value = self.get(key, wanted)
-        if value != wanted or type(value) is bool and type(wanted) is not bool:
-            self.refuse(key, value, repr(wanted))
-
-    def divides(self, key, part, whole_key, whole):
-        """Raise unless one size, `part`, divides another, `whole`."""
-        if whole % part:
-            raise ValueError(f"{self.what}: {key} is {part}, "
-                             f"which does not divide {whole_key} {whole}")
-
-    def group(self, key):
-        """The Fields of a value that is an object; absent or null is an empty one."""
-        value = self.get(key, {})
-        if type(value) is not dict:
-            self.refuse(key, value, "an object")
-        group = Fields(value, f"{self.what}: {key}", self.largest)
-        group.read = {"rope_type", "type"}
-        self.groups.append(group)
-        return group
-
-    def not_read(self):
-        """The keys that nothing read, sorted; raises for one that would change the numbers."""
-        for fields in [self] + self.groups:
-            for key in sorted(set(fields.values) - fields.read):
-                if fields is not self and fields.values[key] is not None:
-                    fields.refuse(key, fields.values[key], "no such key")
-                if key in NEUTRAL and fields.values[key] not in NEUTRAL[key]:
-                    fields.refuse(key, fields.values[key], repr(NEUTRAL[key][-1]))
-        return sorted(set(self.values) - self.read)
+__all__ = ["Fields", "FolderInfo", "inspect", "load", "file_tensors", "file_gradients"]
 
 
 # ---- the folder ----
@@ -201,8 +53,14 @@ class FolderInfo(namedtuple("FolderInfo", (
     buffers            the names of the tensors that are skipped
     keys_not_read      the config's keys that nothing read
     files              the weight files' paths
-    tensors, prefix    Tensors, and the prefix of their names
+    tensors, prefix    Tensors or ShardedTensors, and the prefix of their names
     """
+
+    @property
+    def walked(self):
+        """Pairs (leaf names, how many weights they hold together), one a row: what
+        counting.count_leaves takes."""
+        return [(row.leaves, n_numbers(row, self.tensors.shape(row.tensor))) for row in self.rows]
 
 
 def inspect(folder):
@@ -215,19 +73,15 @@ def inspect(folder):
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_small_folder(os.path.join(parent, "small"))
     ...     info = inspect(os.path.join(parent, "small"))
-    >>> info.family.model_type, info.config.n_ctx, len(info.rows)
-    ('gpt2', 4, 16)
+    >>> info.family.model_type, info.config.n_ctx, info.walked[1]
+    ('gpt2', 4, (['w_pos'], 8))
     >>> info.buffers, info.keys_not_read                    # a causal mask, and no mathematics
     (['h.0.attn.bias'], ['use_cache'])
     """
     path = os.path.join(folder, "config.json")
-    values = _read_config(path)
-    weights_path = os.path.join(folder, "model.safetensors")
-    if not os.path.exists(weights_path) and os.path.exists(weights_path + ".index.json"):
-        raise ValueError(f"{folder}: the weights are in several files; "
-                         "only one model.safetensors is read")
-    tensors = read(weights_path)
+    values = read_object(path, MAX_CONFIG_BYTES)
     family = _family(values, path)
+    tensors, files = _tensors(folder)
     prefix = family.prefix if any(name.startswith(family.prefix) for name in tensors) else ""
 
     # a tensor without a number may claim any size for nothing
@@ -235,27 +89,15 @@ def inspect(folder):
              if tensors.shape(name) and 0 not in tensors.shape(name)]
     fields = Fields(values, path, max(sizes, default=0), len(tensors))
     config = _config(family, fields, path)
-    rows = [row._replace(tensor=_file_name(row.tensor, prefix))
+    rows = [row._replace(tensor=_file_name(row.tensor, family, prefix))
             for row in family.tensors(fields, config)]
     keys_not_read = fields.not_read()
-    _check_tensors(tensors, rows, config, weights_path)
-    buffers = _buffers(tensors, rows, family, prefix, weights_path)
-    return FolderInfo(family, config, rows, buffers, keys_not_read,
-                      [weights_path], tensors, prefix)
+    _check_tensors(tensors, rows, config)
+    buffers = _buffers(tensors, rows, family, prefix)
+    return FolderInfo(family, config, rows, buffers, keys_not_read, files, tensors, prefix)
 
 
 MAX_CONFIG_BYTES = 1_000_000
-
-
-def _read_config(path):
-    with open(path, "rb") as file:
-        data = file.read(MAX_CONFIG_BYTES + 1)
-    if len(data) > MAX_CONFIG_BYTES:
-        raise ValueError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes, which no config is")
-    values = parse(data, path)
-    if type(values) is not dict:
-        raise ValueError(f"{path}: expected a JSON object")
-    return values
 
 
 def _family(values, path):
@@ -266,64 +108,68 @@ def _family(values, path):
                      + ", ".join(family.model_type for family in FAMILIES))
 
 
+def _tensors(folder):
+    """The folder's tensors and the paths of their files.  A whole file goes before an index."""
+    path = os.path.join(folder, "model.safetensors")
+    if not os.path.exists(path):
+        if os.path.exists(os.path.join(folder, INDEX)):
+            tensors = ShardedTensors(folder)
+            return tensors, tensors.paths
+        raise FileNotFoundError(f"{folder} has no weights: neither model.safetensors nor {INDEX}; "
+                                "other kinds of files are not read, so save it as safetensors")
+    return read(path), [path]
+
+
 def _config(family, fields, path):
     """The family's config, with the file's name before any rule that the config breaks."""
     try:
         return family.config(fields)
-    except ValueError as error:
+    except (OverflowError, ValueError) as error:    # 1e-320 to the power of -0.99 is an overflow
         if str(error).startswith(path):
             raise
         raise ValueError(f"{path}: {error}") from None
 
 
-def _file_name(tensor, prefix):
-    return tensor if tensor.startswith("lm_head.") else prefix + tensor
+def _file_name(tensor, family, prefix):
+    return tensor if tensor.startswith(family.head + ".") else prefix + tensor
 
 
-def _row_shape(row, fits):
-    """The shape of a file tensor that holds the row's leaves, stacked along the outputs."""
-    shapes = [fits[leaf][0] for leaf in row.leaves]
-    stacked = (sum(leaf_shape[0] for leaf_shape in shapes),) + shapes[0][1:]
-    return stacked[::-1] if row.layout == "columns" else stacked
-
-
-FLOATS = ("F64", "F32", "F16", "BF16")
-
-
-def _check_tensors(tensors, rows, config, path):
+def _check_tensors(tensors, rows, config):
     """Raise ValueError unless every row's tensor is there, holds floats and has its shape."""
     fits = dict(leaf_shapes(config))
     for row in rows:
         if row.tensor not in tensors:
-            raise ValueError(f"{path}: the weight {row.tensor} is missing")
-        wanted = _row_shape(row, fits)
+            raise ValueError(f"{tensors.path}: the weight {row.tensor} is missing")
+        wanted = row_shape(row, fits)
         if tensors.shape(row.tensor) != wanted:
-            raise ValueError(f"{path}: {row.tensor} has shape {tensors.shape(row.tensor)}, "
-                             f"the config asks for {wanted}")
+            raise ValueError(f"{tensors.path}: {row.tensor} has shape "
+                             f"{tensors.shape(row.tensor)}, the config asks for {wanted}")
         if tensors.dtype(row.tensor) not in FLOATS:
-            raise ValueError(f"{path}: {row.tensor} holds {tensors.dtype(row.tensor)}; "
+            raise ValueError(f"{tensors.path}: {row.tensor} holds {tensors.dtype(row.tensor)}; "
                              "weights must be one of " + ", ".join(FLOATS))
 
 
-def _buffers(tensors, rows, family, prefix, path):
+def _buffers(tensors, rows, family, prefix):
     """The names of tensors that are no weights; raises ValueError for one that could be one."""
-    known = {row.tensor for row in rows}
-    buffers = []
+    known, buffers = {row.tensor for row in rows}, []
+    known.add(family.head + ".weight")      # where no row has it, a copy of the table: see load
     for name in tensors:
         bare = name[len(prefix):] if name.startswith(prefix) else name
-        if name in known or bare == "lm_head.weight":   # a second copy of a tied table: see load
+        if name in known:
             continue
         if tensors.dtype(name) in FLOATS and not family.buffers.fullmatch(bare):
-            raise ValueError(f"{path}: {name} is not a weight of {family.model_type}, "
-                             "and could be one; a folder with other weights is another model")
+            raise ValueError(f"{tensors.path}: {brief(name)} is not a weight of "
+                             f"{family.model_type}, and could be one; a folder with other weights "
+                             "is another model")
         buffers.append(name)
     return buffers
 
 
-def load(folder):
-    """Read a folder into a Model.
+def load(folder, progress=None):
+    """Read a folder into a Model, one tensor after the other, with the tokenizer it holds.
 
-    Raises ValueError as inspect does, and where the files hold an lm_head that differs from the
+    progress, where given, is called with (bytes read, bytes in all) after every tensor.  Raises
+    ValueError as inspect does, and where the files hold an unembedding that differs from the
     embedding it is said to be tied to.
 
     >>> import os, tempfile
@@ -334,34 +180,53 @@ def load(folder):
     ('small', NormWeights(gain=[1.0, 1.0], bias=[0.0, 0.0]))
     """
     info = inspect(folder)
+    tokenizer = _tokenizer(folder, info.config)
     found, fits = {}, dict(leaf_shapes(info.config))
+    sizes = {row.tensor: _n_bytes(info.tensors.entry(row.tensor)) for row in info.rows}
+    done, total = 0, sum(sizes.values())
     for row in info.rows:
-        found.update(_split(row, info.tensors[row.tensor], fits))
-    if "lm_head.weight" in info.tensors and "w_unembed" not in found:
-        if info.tensors["lm_head.weight"] != found["w_embed"]:
-            raise ValueError(f"{info.files[0]}: tie_word_embeddings is true, but lm_head.weight "
-                             "differs from the embedding; set it to false to use lm_head.weight")
+        found.update(leaves_of(row, info.tensors[row.tensor], fits))
+        done += sizes[row.tensor]
+        if progress is not None:
+            progress(done, total)
+    _check_copy(info, found)
     name = os.path.basename(os.path.normpath(os.path.abspath(folder)))
-    return make_model(info.config, weights_from_leaves(info.config, found), name)
+    return make_model(info.config, weights_from_leaves(info.config, found), name, tokenizer)
 
 
-def _split(row, tensor, fits):
-    """The leaves that a file tensor holds, as pairs (name, tensor)."""
-    if row.layout == "columns":
-        tensor = transpose(tensor)
-    pairs, begin = [], 0
-    for leaf in row.leaves:
-        end = begin + fits[leaf][0][0]
-        pairs.append((leaf, tensor[begin:end]))
-        begin = end
-    return pairs
+def _tokenizer(folder, config):
+    """The folder's tokenizer, or None where it has none."""
+    from . import tokenizers                # slow to set up, and echo needs none of it
+    try:
+        tokenizer = tokenizers.load_folder(folder)
+        if tokenizer is not None and tokenizer.n_tokens > config.d_vocab:
+            raise ValueError(f"{folder}: the tokenizer has {tokenizer.n_tokens} tokens, "
+                             f"the config's vocab_size is {config.d_vocab}")
+    except ValueError as error:
+        raise ValueError(f"{error}; without the tokenizer's file the folder is read as a model "
+                         "that takes token ids") from None
+    return tokenizer
+
+
+def _n_bytes(entry):
+    return entry.end - entry.begin
+
+
+def _check_copy(info, found):
+    """Raise ValueError where a tied table's copy, which some files hold, is none."""
+    copy = info.family.head + ".weight"
+    if "w_unembed" in found or copy not in info.tensors:
+        return
+    if info.tensors[copy] != found["w_embed"]:
+        raise ValueError(f"{info.tensors.path}: tie_word_embeddings is true, but {copy} differs "
+                         f"from the embedding; set it to false to use {copy}")
 
 
 def file_tensors(rows, weights):
-    """A dict of weights, or of their gradients, by the files' names and in the files' layouts.
+    """A dict of weights by the files' names and in the files' layouts: the way back of load.
 
-    The way back of load: leaves that share a tensor are stacked, and Conv1D's are turned over.
-    rows are a family's, as inspect gives them.
+    Leaves that share a tensor are stacked, Conv1D's are turned over, and what the loader added is
+    subtracted.  rows are a family's, as inspect gives them.
 
     >>> from pyres.files.families import Row
     >>> from pyres.weights import AttentionWeights
@@ -370,11 +235,20 @@ def file_tensors(rows, weights):
     {'c_attn.weight': [[1, 3, 5], [2, 4, 6]]}
     """
     found = dict(leaves(weights))
-    tensors = {}
-    for row in rows:
-        stacked = [entry for leaf in row.leaves for entry in found[leaf]]
-        tensors[row.tensor] = transpose(stacked) if row.layout == "columns" else stacked
-    return tensors
+    return {row.tensor: tensor_of(row, found) for row in rows}
+
+
+def file_gradients(rows, gradients):
+    """As file_tensors, of gradients: nothing is subtracted from them.
+
+    >>> from pyres.files.families import Row
+    >>> from pyres.weights import NormWeights
+    >>> rows, w = [Row("norm.weight", "rows", ["gain"], added=1)], NormWeights([3.0], None)
+    >>> file_tensors(rows, w), file_gradients(rows, w)
+    ({'norm.weight': [2.0]}, {'norm.weight': [3.0]})
+    """
+    found = dict(leaves(gradients))
+    return {row.tensor: tensor_of(row, found, gradients=True) for row in rows}
 
 
 # ---- a folder for the examples ----

@@ -1,6 +1,6 @@
 """pyres's own files: a model as one safetensors file, and a training run that is not done.
 
-    model     float32 weights, and in the metadata config, vocabulary and name
+    model     float32 weights unless told otherwise, and in the metadata config, vocabulary, name
     resume    float64 weights and moments, and in the metadata all else that a Training holds
 
 Tensors have the names of their leaves.  Neither file holds anything that varies between runs,
@@ -108,8 +108,9 @@ def _metadata(model):
             "characters": json.dumps(known, separators=(",", ":"))}
 
 
-def save(model, path):
-    """Write a model to one safetensors file: its weights as float32, rounded to the nearest.
+def save(model, path, dtype="F32"):
+    """Write a model to one safetensors file: its weights as floats of that dtype, rounded to the
+    nearest.
 
     Raises TypeError for a tokenizer that is not of characters, and whatever safetensors.write
     raises; the file is then what it was.
@@ -128,7 +129,7 @@ def save(model, path):
     if not isinstance(model.tokenizer, (Characters, type(None))):
         raise TypeError(f"save: the tokenizer is a {type(model.tokenizer).__name__}; "
                         "only one of characters is written into the file")
-    write(path, leaves(model.weights), dict(_metadata(model), format=FORMAT))
+    write(path, leaves(model.weights), dict(_metadata(model), format=FORMAT), dtype)
 
 
 def load(path):

@@ -12,17 +12,11 @@ only where everything it says agrees with the size of the file, and it is checke
 memory is taken for what it claims. Where the reference implementation is laxer than the text of
 the format (a name given twice, spaces before the header), the text counts.
 
-In pyres a tensor is a nested list, or one number where the shape is []:
+In pyres a tensor is a nested list, or one number where the shape is []. The types of numbers are
+those of `dtypes`; others of the format (F8_E4M3, C64 and so on) are refused by name.
 
-    F64 F32 F16 BF16                 float, exact when read, rounded to the nearest when written
-    I64 I32 I16 I8 U64 U32 U16 U8    int
-    BOOL                             int, 0 or 1: a bool is refused where pyres wants numbers
-
-Other types of the format (F8_E4M3, C64 and so on) are refused by name.
-
-In reading order: the table DTYPES; the header (`Entry`, `parse_header`); from bytes to nested
-lists (`decode`, `nest`, `Tensors`, `read`); from nested lists to bytes (`flatten`, `encode`,
-`write_whole`, `write`).
+In reading order: the header (`Entry`, `parse_header`); from bytes to nested lists (`nest`,
+`tensor_at`, `Tensors`, `read`); from nested lists to bytes (`flatten`, `write_whole`, `write`).
 
 >>> import os, tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -34,39 +28,23 @@ lists (`decode`, `nest`, `Tensors`, `read`); from nested lists to bytes (`flatte
 """
 import json
 import os
-import struct
-import sys
 import tempfile
-from array import array
 from collections import namedtuple
 from collections.abc import Mapping
+from contextlib import contextmanager
 from itertools import chain, takewhile
-from math import copysign, frexp, isfinite, ldexp, prod
+from math import prod
 
+from .dtypes import DTYPES, FLOATS, decode, encode
 from .strict_json import brief, parse
 
-__all__ = ["DTYPES", "Entry", "parse_header", "decode", "nest", "Tensors", "read", "read_bytes",
-           "flatten", "encode", "write_whole", "write"]
+try:
+    import mmap
+except ImportError:     # not every platform has it; files are read all the same
+    mmap = None
 
-# width: bytes of one number. code: its letter in struct and array; BF16 has that of the F32 whose
-# upper half it is.
-Dtype = namedtuple("Dtype", "width code smallest largest")
-DTYPES = {
-    "F64": Dtype(8, "d", -sys.float_info.max, sys.float_info.max),
-    "F32": Dtype(4, "f", -(2 - 2.0 ** -23) * 2.0 ** 127, (2 - 2.0 ** -23) * 2.0 ** 127),
-    "F16": Dtype(2, "e", -65504.0, 65504.0),
-    "BF16": Dtype(2, "f", -(2 - 2.0 ** -7) * 2.0 ** 127, (2 - 2.0 ** -7) * 2.0 ** 127),
-    "I64": Dtype(8, "q", -2 ** 63, 2 ** 63 - 1),
-    "I32": Dtype(4, "i", -2 ** 31, 2 ** 31 - 1),
-    "I16": Dtype(2, "h", -2 ** 15, 2 ** 15 - 1),
-    "I8": Dtype(1, "b", -2 ** 7, 2 ** 7 - 1),
-    "U64": Dtype(8, "Q", 0, 2 ** 64 - 1),
-    "U32": Dtype(4, "I", 0, 2 ** 32 - 1),
-    "U16": Dtype(2, "H", 0, 2 ** 16 - 1),
-    "U8": Dtype(1, "B", 0, 2 ** 8 - 1),
-    "BOOL": Dtype(1, "B", 0, 1),
-}
-FLOATS = ("F64", "F32", "F16", "BF16")
+__all__ = ["DTYPES", "Entry", "parse_header", "decode", "nest", "tensor_at", "Tensors", "read",
+           "read_bytes", "flatten", "encode", "write_whole", "write"]
 
 MAX_HEADER = 100_000_000     # the format's own limit
 MAX_DIMENSIONS = 64          # PyTorch and numpy have no more
@@ -173,36 +151,6 @@ nothing may follow the last tensor
 
 # From bytes to nested lists
 
-def _widen(halves):
-    """Return the F32 of which the BF16 in `halves` are the upper halves; the lower are zero."""
-    wide = bytearray(2 * len(halves))
-    wide[2::4] = halves[0::2]
-    wide[3::4] = halves[1::2]
-    return bytes(wide)
-
-
-def decode(data, dtype):
-    """Return the numbers in `data`, bytes, as a flat list; every one exactly.
-
-    ValueError where a BOOL is neither 0 nor 1.
-
-    >>> decode(bytes.fromhex("c03f 807f c347"), "BF16")
-    [1.5, inf, 99840.0]
-    >>> decode(b"\\x00\\x3e", "F16"), decode(b"\\xfe\\xff", "I16")
-    ([1.5], [-2])
-    """
-    if dtype == "F16":
-        # array knows no F16.
-        return list(struct.unpack(f"<{len(data) // 2}e", data))
-    numbers = array(DTYPES[dtype].code)
-    numbers.frombytes(_widen(data) if dtype == "BF16" else data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    if dtype == "BOOL" and max(numbers, default=0) > 1:
-        raise ValueError(f"a BOOL is 0 or 1, here is a byte {max(numbers)}")
-    return numbers.tolist()
-
-
 def nest(numbers, shape):
     """Return the flat list `numbers`, as many as prod(shape), as a nested list of that shape.
 
@@ -215,6 +163,50 @@ def nest(numbers, shape):
         size, n_rows = shape[axis], prod(shape[:axis])
         numbers = [numbers[row * size:(row + 1) * size] for row in range(n_rows)]
     return numbers
+
+
+def tensor_at(data, begin, dtype, shape):
+    """Return the tensor that begins at byte `begin` of data, as a nested list.
+
+    data is anything that can be cut into bytes: bytes, or a map of a file. A matrix is decoded a
+    row at a time, so that it is not in memory as bytes and as numbers at once.
+
+    >>> tensor_at(bytes.fromhex("ffff 0000 0100 0200 0300"), 2, "I16", (2, 2))
+    [[0, 1], [2, 3]]
+    """
+    width = DTYPES[dtype].width
+    if not shape:
+        return decode(data[begin:begin + width], dtype)[0]
+    row, size = shape[1:], prod(shape[1:]) * width
+    if not row:
+        return decode(data[begin:begin + shape[0] * width], dtype)
+    return [nest(decode(data[begin + k * size:begin + (k + 1) * size], dtype), row)
+            for k in range(shape[0])]
+
+
+def _map(file, begin, length):
+    """Return a map of the pages of a file that hold these bytes; None where there can be none."""
+    if mmap is None or length == 0:
+        return None
+    offset = begin % mmap.ALLOCATIONGRANULARITY
+    try:
+        return mmap.mmap(file.fileno(), offset + length, access=mmap.ACCESS_READ,
+                         offset=begin - offset)
+    except (OSError, ValueError):       # some file systems have no maps
+        return None
+
+
+@contextmanager
+def _bytes_of(file, begin, length):
+    """Give (data, offset): `length` bytes of a file from `begin` on are data[offset:]. They are
+    mapped where that can be done, and read where not."""
+    mapped = _map(file, begin, length)
+    if mapped is None:
+        file.seek(begin)
+        yield file.read(length), 0
+    else:
+        with mapped:
+            yield mapped, begin % mmap.ALLOCATIONGRANULARITY
 
 
 def _check_header_length(length, what):
@@ -250,7 +242,8 @@ class Tensors(Mapping):
     metadata  dict of str
 
     Names come in the order of the header. No file stays open; where the file was changed or
-    replaced since its header was read, asking for a tensor raises ValueError.
+    replaced since its header was read, asking for a tensor raises ValueError. A file that another
+    program cuts short in the moment of reading is beyond that: the system may end the process.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -300,19 +293,23 @@ class Tensors(Mapping):
 
     def __getitem__(self, name):
         entry = self.entry(name)
-        data = self._data_of(entry)
         try:
-            return nest(decode(data, entry.dtype), entry.shape)
+            return self._decoded(entry)
         except ValueError as error:
             raise ValueError(f"{self.path}: tensor {brief(name)}: {error}") from None
 
-    def _data_of(self, entry):
+    def _decoded(self, entry):
         with open(self.path, "rb") as file:
-            file.seek(self._begin_of_data + entry.begin)
-            data = file.read(entry.end - entry.begin)
-            if _stamp(file) != self._stamp:
-                raise ValueError(f"{self.path} changed since its header was read; read it again")
-        return data
+            self._check_unchanged(file)
+            begin, length = self._begin_of_data + entry.begin, entry.end - entry.begin
+            with _bytes_of(file, begin, length) as (data, offset):
+                tensor = tensor_at(data, offset, entry.dtype, entry.shape)
+            self._check_unchanged(file)
+        return tensor
+
+    def _check_unchanged(self, file):
+        if _stamp(file) != self._stamp:
+            raise ValueError("the file changed since its header was read; read it again")
 
 
 class TensorsInBytes(Tensors):
@@ -328,8 +325,8 @@ class TensorsInBytes(Tensors):
         self.metadata, self._entries = parse_header(
             data[8:self._begin_of_data], len(data) - self._begin_of_data, what)
 
-    def _data_of(self, entry):
-        return self._data[self._begin_of_data + entry.begin:self._begin_of_data + entry.end]
+    def _decoded(self, entry):
+        return tensor_at(self._data, self._begin_of_data + entry.begin, entry.dtype, entry.shape)
 
 
 def read(path):
@@ -420,50 +417,6 @@ def _check_types(numbers, dtype, shape, where):
         raise TypeError(f"{where}{_place(k, shape)} is {brief(numbers[k])}, a "
                         f"{type(numbers[k]).__name__}; {dtype} takes "
                         f"{' and '.join(kind.__name__ for kind in takes)}")
-
-
-def _round_to_bf16(number):
-    """Return the multiple of a BF16's step that is nearest to a float, of two the even one.
-
-    A BF16 has 8 binary digits: number = m * 2^e with 1/2 <= m < 1 lies between multiples of
-    2^(e - 8), and below the smallest normal number, 2^-126, between multiples of 2^-133. It is
-    rounded from the float in one step, for two (by way of F32) can end at the wrong neighbour.
-    """
-    if not isfinite(number):
-        return number
-    _, exponent = frexp(number)
-    step = max(exponent, -125) - 8
-    # round(-0.25) is 0 and has lost its sign.
-    return copysign(ldexp(round(ldexp(number, -step)), step), number)
-
-
-def _upper_halves(wide):
-    halves = bytearray(len(wide) // 2)
-    halves[0::2] = wide[2::4]
-    halves[1::2] = wide[3::4]
-    return bytes(halves)
-
-
-def encode(numbers, dtype):
-    """Return the bytes of a flat list of numbers; OverflowError where one does not fit.
-
-    Floats are rounded to the nearest number of the dtype, of two to the even one. Infinity and
-    NaN stay what they are; a NaN loses its sign and payload, which in BF16 could make it infinity.
-
-    >>> encode([1.5, 1.00390625], "BF16").hex()
-    'c03f803f'
-    >>> decode(encode([1.0 / 3.0], "F16"), "F16")
-    [0.333251953125]
-    """
-    width, code, smallest, largest = DTYPES[dtype]
-    if dtype in FLOATS:
-        nan = float("nan")
-        numbers = [x if x == x else nan for x in map(float, numbers)]
-        if dtype == "BF16":
-            return _upper_halves(struct.pack(f"<{len(numbers)}f", *map(_round_to_bf16, numbers)))
-    elif numbers and (min(numbers) < smallest or max(numbers) > largest):
-        raise OverflowError(f"{dtype} holds numbers from {smallest} to {largest}")
-    return struct.pack(f"<{len(numbers)}{code}", *numbers)
 
 
 def _fits(number, dtype):
