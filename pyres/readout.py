@@ -81,7 +81,7 @@ def readout_backward(d_out, h, w, b, width, part_edits=()):
     >>> readout_backward([[1]], [[2, 3]], [[4, 5]], None, 1, [(1, scale("L0.mlp.N1", 10))])
     ([[4, 50]], [[2, 30]], None)
     """
-    d_h, d_w, d_b = linear_backward(d_out, _without(h, width, part_edits), w, b)
+    d_h, d_w, d_b = linear_backward(d_out, h, w, b)
     for i, edits in _by_part(part_edits):
         # forward: out = out + edit_update(w^i h^i)
         d_part, d_columns, _ = linear_backward(edit_update_backward(d_out, edits),

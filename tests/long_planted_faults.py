@@ -77,7 +77,9 @@ ATTENTION = (
           ("attention.py", "d_row = [d * (1 - (s / soft_cap) * (s / soft_cap)) for",
            "d_row = [d for")),
     fault("the gradient at what attention reads overwritten by the last of its three readers",
-          ("attention.py", "d_x = add(add(d_x_q, d_x_k), d_x_v)", "d_x = d_x_v")),
+          ("attention.py", "    n_q, n_k = len(w.w_q), len(w.w_k)\n",
+           "    d_x = linear_backward(join_heads(d_v), steps.x, w.w_v)[0]\n"
+           "    n_q, n_k = len(w.w_q), len(w.w_k)\n")),
     fault("the rotary pairings exchanged",
           ("rotary.py", "return 2 * j, 2 * j + 1", "return j, j + n_pairs  # and below"),
           ("rotary.py", "return j, j + n_pairs\n", "return 2 * j, 2 * j + 1\n")),
@@ -132,8 +134,14 @@ STREAM = (
           ("edits.py", "return [after[t] if t in edit.positions else row for t, row in",
            "return [after[t] for t, row in")),
     fault("a gradient that goes back beyond a state that was set",
-          ("blocks.py", "return d_state if edit is None else zeros_like(d_state)",
-           "return d_state")),
+          ("edits.py", "return zeros_like(d_state)", "return d_state")),
+    fault("an edit of a source token that leaves the pattern's gradient as it was",
+          ("attention.py", "d_p = multiply(d_p, factors[t][first:end])", "pass")),
+    fault("an edited neuron's gradient that does not go through the edit",
+          ("readout.py", "linear_backward(edit_update_backward(d_out, edits),",
+           "linear_backward(d_out,")),
+    fault("a group's replaced update written by each of its heads",
+          ("edits.py", "rest = edit if edit.kind == \"scale\" else", "rest = edit or")),
 )
 
 FAULTS = NORMS + ATTENTION + MLP + STREAM

@@ -23,6 +23,7 @@ from unittest import mock
 import pyres
 from pyres import cli
 from pyres.files import safetensors
+from pyres.view import look
 from pyres.view.terminal import announced
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -30,7 +31,7 @@ MODELS = os.path.join("tests", "data", "models")
 GPT2 = os.path.join(MODELS, "gpt2")
 NAMES = ("gpt2", "llama", "llama_tied")
 TRACE = ["trace", "--model", GPT2, "--ids", "3,1,4"]
-COMMANDS = ("toy", "trace", "count", "model")
+COMMANDS = ("look", "toy", "trace", "count", "model")
 # one of each kind of answer, with all that it can show
 ANSWERS = (
     ["toy"], ["toy", "--no-attn"],
@@ -129,12 +130,9 @@ class Toy(Case):
         self.assertIn("+ attention  off\n", self.good("toy", "--no-attn"))
         self.assertIn("0.5, 0, 1\n", self.good("toy"))
 
-    def test_no_command_is_toy_and_says_what_is_next(self):
-        out = self.good()
-        self.assertTrue(out.startswith(self.good("toy")))
-        self.assertIn("trace --model FOLDER", out)
-        self.assertIn("count --layers 32", out)
-        self.assertEqual(self.good("--json"), self.good("toy", "--json"))
+    def test_no_command_is_look(self):
+        self.assertEqual(self.good(), self.good("look"))
+        self.assertEqual(self.good("--json"), self.good("look", "mqzkbmqz", "--json"))
 
     def test_a_wrong_width_shows_the_real_error(self):
         error = self.refused(3, "shape (4,), the stream (3,)", "toy", "--mlp-width", "4")
@@ -532,7 +530,7 @@ class Options(Case):
 
     def test_an_option_that_means_nothing_is_refused(self):
         self.refused(2, "--position means nothing to toy", "-p", "1", "toy")
-        self.refused(2, "--model means nothing to toy", "--model", GPT2)
+        self.refused(2, "--model means nothing to toy", "--model", GPT2, "toy")
         self.refused(2, "there is no option -p here", "count", "-p", "1")
         self.refused(2, "there is no place for '3'", "toy", "3")
         self.refused(2, "expected one argument", "--columns")
@@ -561,6 +559,56 @@ class Options(Case):
     def test_help_lists_the_commands(self):
         for command in COMMANDS:
             self.assertRegex(self.good("-h"), rf"(?m)^  {command} ")
+
+
+class Look(Case):
+    def test_what_is_said_is_what_the_functions_give(self):
+        result = json.loads(self.good("look", "mqzkbmqz", "--json"))["result"]
+        r = pyres.run(pyres.load(), "mqzkbmqz")
+        k = r.model.tokenizer.encode("k", special=False)[0]
+        self.assertEqual(max(r.logits[-1]), r.logits[-1][k])
+        self.assertAlmostEqual(result["logit"], r.logits[-1][k], delta=1e-12)
+        whole = sum(state["contribution"] for state in result["states"]) + result["constant"]
+        self.assertAlmostEqual(whole, result["logit"], delta=1e-12)
+        self.assertEqual([state["name"] for state in result["states"]],
+                         [name for name, _ in r.states])
+        guess = result["states"][-1]["guesses"][0]
+        self.assertEqual((guess["token"], guess["probability"]),
+                         (k, pyres.softmax(r.logits[-1])[k]))
+        off = pyres.run(r.model, "mqzkbmqz", [pyres.scale("L0.attn", 0)])
+        effect = result["effect"]
+        self.assertEqual(effect["after"], pyres.softmax(off.logits[-1])[k])
+        self.assertAlmostEqual(effect["total"], off.logits[-1][k] - r.logits[-1][k], delta=1e-12)
+        _, stream = pyres.model.run_backward(
+            [[0.0] * 27] * (len(r.tokens) - 1) + [[float(v == k) for v in range(27)]], r)
+        length = sum(d * d for row in stream[0][1].total for d in row) ** 0.5
+        self.assertAlmostEqual(result["gradient"]["whole"], length, delta=1e-12)
+
+    def test_one_screen_whose_sum_check_is_below_1e_12(self):
+        for argv in ([], ["look", "mqzkbmqz", "--target", "m", "--against", "k", "-p", "5"]):
+            with self.subTest(argv=argv):
+                lines = self.good(*argv, "--columns", "80").splitlines()
+                self.assertLessEqual(len(lines), 24)
+                self.assertLessEqual(max(map(len, lines)), 80)
+                argv = argv or ["look"]
+                for check in json.loads(self.good(*argv, "--json"))["checks"]:
+                    self.assertLess(check["error"], 1e-12)
+                    self.assertTrue(check["ok"])
+
+    def test_many_writers_share_a_row_and_the_column_still_sums(self):
+        rows = [{"name": f"L{i}.mlp", "added": 1.0, "cosine": 0.0, "length": 1.0, "guesses": [],
+                 "contribution": float(i)} for i in range(40)]
+        shown = look.shortened(rows)
+        self.assertEqual(len(shown), 10)
+        self.assertEqual(shown[4]["name"], "31 writers")
+        self.assertEqual(sum(row["contribution"] for row in shown), sum(range(40)))
+        self.assertEqual([shown[3]["name"], shown[5]["name"]], ["L3.mlp", "L35.mlp"])
+
+    def test_what_is_not_there(self):
+        self.refused(3, "no writer 'L7.mlp'", "look", "--without", "L7.mlp")
+        self.refused(3, "2 tokens", "look", "--target", "ab")
+        self.refused(3, "there is no token #27", "look", "--target", "#27")
+        self.refused(2, "there is nothing to run", "look", "--model", GPT2)
 
 
 class Looks(Case):

@@ -17,8 +17,10 @@ came back.  `cli` runs it and writes the answer as text or as JSON.
 """
 import os
 from collections import namedtuple
+from contextlib import contextmanager
 
-from ..study.counting import size_of, walked_leaves
+from ..study.counting import walked_leaves
+from ..view.progress import Progress
 from ..view.terminal import announced
 from .options import explained
 
@@ -46,33 +48,50 @@ class Source(namedtuple("Source", ("name", "family", "config", "walked", "files"
     """Where a model comes from.
 
     name, config     the model's
-    family           the model_type of a Hugging Face folder, or "pyres"
+    family           the model_type of a Hugging Face folder, "pyres" or "llama2.c"
     walked           pairs (leaf names, how many numbers), as counting.count_leaves takes them
-    files            pairs (path, dtypes), the weights' file the last; [] for an embedded model
+    files            pairs (path, dtypes), the weights' files the last; [] for an embedded model
     buffers          tensors of the file that are no weights
     keys_not_read    keys of the config that nothing reads
     """
 
 
-NO_MODEL = ("a model is a folder with config.json and model.safetensors, or a file that pyres "
-            "wrote; --model names it")
+NO_MODEL = ("a model is a folder with config.json and model.safetensors, a file that pyres wrote, "
+            "or a .bin of llama2.c; --model names it")
 
 
 def read_model(source, options):
     """Return (a Model, its Source)."""
     from .. import files
-    with explained(unread=NO_MODEL), reading(source, options):
-        model = files.load(source)
-        return model, of_folder(source) if os.path.isdir(source) else of_model(source, model)
+    with explained(unread=NO_MODEL), reading(source, options), of_bytes(options) as progress:
+        model = files.load(source, progress)
+        return model, of_folder(source) if is_folder(source) else of_model(source, model)
 
 
 def read_source(source, options):
     """Return the Source of a model; of a folder, no weight is read."""
     from .. import files
     with explained(unread=NO_MODEL), reading(source, options):
-        if os.path.isdir(source):
+        if is_folder(source):
             return of_folder(source)
         return of_model(source, files.load(source))
+
+
+def is_folder(source):
+    """Whether a model's name means a folder: the embedded model's does not."""
+    from ..files import EMBEDDED
+    return source not in EMBEDDED and os.path.isdir(source)
+
+
+@contextmanager
+def of_bytes(options):
+    """What files.load calls with (bytes read, bytes in all): a bar on a terminal, or None."""
+    with Progress(1, options.quiet) as progress:
+        def read(done, total):
+            progress.total = total
+            progress(done, "bytes")
+
+        yield read if progress.terminal else None
 
 
 def reading(source, options):
@@ -84,15 +103,20 @@ def of_folder(folder):
     """The Source of a Hugging Face folder, from its config and the header of its tensors."""
     from ..files import huggingface
     info = huggingface.inspect(folder)
-    tensors, path = info.tensors, info.files[0]
-    walked = [(row.leaves, size_of(tensors.shape(row.tensor))) for row in info.rows]
+    dtypes = sorted({info.tensors.dtype(name) for name in info.tensors})
     return Source(os.path.basename(os.path.abspath(folder)), info.family.model_type, info.config,
-                  walked, [(os.path.join(folder, "config.json"), []),
-                           (path, sorted({tensors.dtype(name) for name in tensors}))],
+                  info.walked, [(os.path.join(folder, "config.json"), [])]
+                  + [(path, dtypes) for path in info.files],
                   info.buffers, info.keys_not_read)
 
 
 def of_model(source, model):
     """The Source of a model that was read already, from a file or from the package itself."""
-    found = [(source, ["F32"])] if os.path.exists(source) else []
-    return Source(model.name, "pyres", model.config, walked_leaves(model.weights), found, [], [])
+    family, files = "pyres", []
+    if source.endswith(".bin"):
+        family, files = "llama2.c", [(source, ["F32"])]
+    elif os.path.exists(source):
+        from ..files.safetensors import read
+        tensors = read(source)
+        files = [(source, sorted({tensors.dtype(name) for name in tensors}))]
+    return Source(model.name, family, model.config, walked_leaves(model.weights), files, [], [])

@@ -77,7 +77,7 @@ def model_record(source):
         found = [read(block) for block in config.blocks]
         return found[0] if found and found.count(found[0]) == len(found) else found
 
-    return {"name": source.name, "sha256": digest(source.files[-1][0]) if source.files else None,
+    return {"name": source.name, "sha256": digest_of(source),
             "family": source.family, "n_layers": len(config.blocks), "d_model": config.d_model,
             "d_mlp": in_blocks(lambda block: block.d_mlp),
             "n_heads": in_blocks(lambda block: block.attention.n_heads),
@@ -93,11 +93,23 @@ def file_records(source):
              "sha256": digest(path)} for path, dtypes in source.files]
 
 
-def digest(path):
-    """The SHA-256 of a file, in hexadecimal."""
+def digest_of(source):
+    """The SHA-256 of a commands.Source's weights: of its files, or of the embedded one."""
+    if source.files:
+        return digest(*[path for path, dtypes in source.files if dtypes])
+    import hashlib
+    from ..files import EMBEDDED, embedded_bytes
+    if source.name not in EMBEDDED:
+        return None
+    return hashlib.sha256(embedded_bytes(source.name)).hexdigest()
+
+
+def digest(*paths):
+    """The SHA-256 of files, one after the other, in hexadecimal."""
     import hashlib
     found = hashlib.sha256()
-    with open(path, "rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
-            found.update(piece)
+    for path in paths:
+        with open(path, "rb") as file:
+            for piece in iter(lambda: file.read(1 << 20), b""):
+                found.update(piece)
     return found.hexdigest()
