@@ -51,7 +51,7 @@ class Model(namedtuple("Model", ("name", "config", "weights", "tokenizer"))):
     name         a str
     config       ModelConfig
     weights      ModelWeights
-    tokenizer    anything with encode and decode, or None
+    tokenizer    what has encode, decode, token_bytes and tokens (see files.tokenizers), or None
     """
 
 

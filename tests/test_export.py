@@ -634,7 +634,7 @@ class Commands(Folder):
     def test_a_tokenizer_that_the_file_cannot_hold(self):
         class Other:
             """A tokenizer of another kind."""
-        with mock.patch.object(pyres.files, "load", lambda source: random_model(1, "gpt2")
+        with mock.patch.object(pyres.files, "load", lambda *_: random_model(1, "gpt2")
                                ._replace(tokenizer=Other())):
             self.refused(3, "only one of characters is written", "convert", "any", "x.safetensors")
 

@@ -13,8 +13,9 @@ from ..model import head_names, writer_names
 from ..view import effects as view
 from ..view import record
 from ..view.terminal import announced
+from ..view.tokens import token_labels, token_text
 from . import Answer, Command
-from .inputs import input_record, subject, token_labels, token_text
+from .inputs import input_record, subject
 from .options import BAD_INPUT, USAGE, Refused, explained, nearest
 
 __all__ = ["COMMAND", "edits_named", "check_named", "of_metric", "asked_at", "notes_on"]

@@ -3,7 +3,6 @@
     what_to_read        the text, or the ids in its place
     Subject, subject    everything together, and the run of it
     token_named         the id that a text or #id stands for
-    token_labels        the tokens of a run as text, told apart where they repeat
     input_record        the `input` of the JSON
     checked_position    the position asked for
 
@@ -15,14 +14,13 @@ import sys
 from collections import namedtuple
 
 from ..model import run
-from ..show import quoted
 from ..study.metrics import logit
 from ..view.terminal import announced
+from ..view.tokens import bare_text
 from . import read_model
 from .options import BAD_INPUT, USAGE, Refused, explained
 
-__all__ = ["what_to_read", "Subject", "subject", "token_named", "token_text", "token_labels",
-           "input_record", "checked_position"]
+__all__ = ["what_to_read", "Subject", "subject", "token_named", "input_record", "checked_position"]
 
 
 class Subject(namedtuple("Subject", ("model", "source", "given", "run", "position", "target",
@@ -108,47 +106,13 @@ def token_named(model, text):
     return ids[0]
 
 
-def token_text(model, token):
-    """A token as text: quoted and escaped, or # and its id where there is no tokenizer.  Bytes that
-    are a part of a character are shown as such, b'...'.
-
-    >>> from pyres.files.characters import Characters
-    >>> from pyres.model import small_model
-    >>> model = small_model()
-    >>> token_text(model._replace(tokenizer=Characters(["a", " "])), 1), token_text(model, 1)
-    ("' '", '#1')
-    """
-    if model.tokenizer is None:
-        return f"#{token}"
-    of_token = model.tokenizer.token_bytes(token)
-    try:
-        return quoted(of_token.decode("utf-8"))
-    except UnicodeDecodeError:
-        return repr(of_token)
-
-
-def token_labels(model, tokens):
-    """The tokens of a sequence as text, those that occur more than once numbered.
-
-    >>> from pyres.model import small_model
-    >>> token_labels(small_model(), [0, 1, 0])
-    ['#0 (1)', '#1', '#0 (2)']
-    """
-    labels = []
-    for t, token in enumerate(tokens):
-        text = token_text(model, token)
-        labels.append(f"{text} ({tokens[:t].count(token) + 1})" if tokens.count(token) > 1
-                      else text)
-    return labels
-
-
 def input_record(of):
     """The `input` of the JSON, of a Subject."""
-    tokenizer, tokens = of.model.tokenizer, of.run.tokens
-    texts = None if tokenizer is None else [tokenizer.decode([token]) for token in tokens]
+    model, tokens = of.model, of.run.tokens
+    texts = [bare_text(model, token) for token in tokens]
     return {"text": of.given if type(of.given) is str else None, "tokens": tokens,
-            "token_texts": texts, "position": of.position, "target": of.target,
-            "against": of.against}
+            "token_texts": None if model.tokenizer is None else texts, "position": of.position,
+            "target": of.target, "against": of.against}
 
 
 def checked_position(at, n_tokens):

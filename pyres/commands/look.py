@@ -16,8 +16,9 @@ from ..study.gradients import branch_gradients, gradient_length, state_gradients
 from ..study.lens import lens
 from ..view import between, record, trace_rows
 from ..view.look import look_lines
+from ..view.tokens import token_text
 from . import Answer, Command
-from .inputs import input_record, subject, token_text
+from .inputs import input_record, subject
 from .options import explained
 
 __all__ = ["COMMAND"]
@@ -77,6 +78,6 @@ def check_of(check):
             "ok": check.ok}
 
 
-COMMAND = Command("look", "[TEXT] [OPTIONS]", "one screen: the stream, who wrote what, what it did",
+COMMAND = Command("look", "[TEXT] [OPTIONS]", "one screen: the stream, and who wrote what",
                   ("model", "ids", "position", "target", "against"), add_options, looked,
                   ("look mqzkbmqz", "look mqzkbmqz --without L0.mlp --target k"))

@@ -247,8 +247,8 @@ MODEL_OPTIONS = (
                              "help": "a Hugging Face folder, or a file that pyres wrote"}),
     ("ids", ("--ids",), {"type": token_ids, "metavar": "N,N,...",
                          "help": "token ids in place of TEXT"}),
-    ("position", ("-p", "--position"), {"type": position, "metavar": "N",
-                                        "help": "the position asked about, from 0 on, or last (last)"}),
+    ("position", ("-p", "--position"), {"type": position, "metavar": "N", "help":
+                                        "the position asked about, from 0 on, or last (last)"}),
     ("target", ("--target",), {"type": named, "metavar": "TOK",
                                "help": "the token asked about: its text, or #id (the top guess)"}),
     ("against", ("--against",), {"type": named, "metavar": "TOK",

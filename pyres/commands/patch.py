@@ -7,9 +7,10 @@
 """
 from ..view import effects as view
 from ..view import record
+from ..view.tokens import token_text
 from . import Answer, Command
 from .ablate import add_at, asked_at, check_named, notes_on, of_metric
-from .inputs import input_record, run_of, subject, token_text
+from .inputs import input_record, run_of, subject
 from .options import USAGE, Refused, explained, token_ids
 
 __all__ = ["COMMAND"]

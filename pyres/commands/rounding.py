@@ -8,8 +8,9 @@
 from ..view import record, text
 from ..view import rounding as view
 from ..view.terminal import announced
+from ..view.tokens import token_text
 from . import Answer, Command
-from .inputs import Subject, checked_position, input_record, read_subject, run_of, token_text
+from .inputs import Subject, checked_position, input_record, read_subject, run_of
 from .options import explained
 
 __all__ = ["COMMAND"]

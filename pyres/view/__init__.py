@@ -9,6 +9,7 @@ every kind of picture, and takes lengths and angles.
 
     text, terminal     results as lines, and where they are written
     record             results as JSON has them
+    files              what was written into files
 
 >>> states = [("embed", [[3.0, 4.0]]), ("L0.attn", [[3.0, 0.0]])]
 >>> writers = [("embed", [[3.0, 4.0]]), ("L0.attn", [[0.0, -4.0]])]

@@ -25,6 +25,7 @@ from collections import namedtuple
 from ..show import number, quoted
 from ..study.counting import Item
 from . import trace_rows
+from .tokens import token_text
 
 __all__ = ["Look", "SPECIAL", "shown", "wrapped", "listed", "painted", "figure", "exact", "small",
            "counted", "stream_table", "number_table", "item_table", "pair_table", "check_lines",
@@ -348,8 +349,8 @@ def trace_lines(run, selection, position, checks, look, vectors=False):
 
 def trace_title(run, position):
     """Which model was run, and which token the table is about."""
-    token, tokenizer = run.tokens[position], run.model.tokenizer
-    text = "" if tokenizer is None else " " + quoted(tokenizer.decode([token]))
+    token = run.tokens[position]
+    text = "" if run.model.tokenizer is None else " " + token_text(run.model, token)
     return (f"{run.model.name}: {counted(len(run.steps.blocks), 'block')}, "
             f"d_model {run.model.config.d_model}, {counted(len(run.writers), 'writer')}.  "
             f"Token {token}{text} at position {position} of 0 to {len(run.tokens) - 1}.")
