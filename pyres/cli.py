@@ -22,8 +22,8 @@ stream       1     2  3
 """
 import os
 import sys
+from importlib import import_module
 
-from .commands import count, generate, model, toy, trace, train
 from .commands.options import (DONE, ENVIRONMENT, MODEL_OPTIONS, NO, PROG, USAGE, Parser, Refused,
                                common_options, model_options, nearest, split_at_command)
 from .view import record, terminal, text
@@ -32,29 +32,32 @@ __all__ = ["main", "main_from_console"]
 
 FAULT, INTERRUPTED, CLOSED_PIPE = 70, 130, 141
 
-# the first runs where none is named
-COMMANDS = (toy.COMMAND, trace.COMMAND, count.COMMAND, model.COMMAND, generate.COMMAND,
-            train.COMMAND)
-
-NEXT = f"""
-Next, the stream of a real model:
-  {PROG} trace --model FOLDER
-and how many write to it:
-  {PROG} count --layers 32
-"""
-
+# Each is a module of `commands`, imported when it is asked for; the first runs where none is named.
+COMMANDS = ("look", "toy", "trace", "norms", "lens", "writers", "tokens", "loss",
+            "ablate", "patch", "subsets", "grad", "heads", "rounding", "audit",
+            "count", "model", "generate", "train", "export", "convert")
 
 # ---- which command ----
 
+def command_of(name):
+    """The Command of one of COMMANDS."""
+    return import_module(f"{__package__}.commands.{name}").COMMAND
+
+
 def first_parser():
     """The parser of what stands before the command."""
-    listing = [f"  {command.name:<10}{command.summary}" for command in COMMANDS]
-    parser = Parser(PROG, "[COMMAND] [OPTIONS]", "\n".join(
-        ["The residual stream of a transformer.", "", "commands, the first if none is named:"]
-        + listing + ["", f"{PROG} COMMAND -h says more."]), ("toy --no-attn", "count --layers 32"))
+    parser = Parser(PROG, "[COMMAND] [OPTIONS]", "", ("toy --no-attn", "count --layers 32"))
     model_options(parser, [name for name, _, _ in MODEL_OPTIONS])
     common_options(parser)
     return parser
+
+
+def overview():
+    """What there is, for the help: every command is imported."""
+    return "\n".join(
+        ["The residual stream of a transformer.", "", "commands, the first if none is named:"]
+        + [f"  {name:<10}{command_of(name).summary}" for name in COMMANDS]
+        + ["", f"{PROG} COMMAND -h says more."])
 
 
 def command_parser(command):
@@ -68,11 +71,10 @@ def command_parser(command):
 
 def command_named(name):
     """The Command of that name; Refused where there is none."""
-    for command in COMMANDS:
-        if command.name == name:
-            return command
-    raise Refused(USAGE, f"there is no command {name!r}", nearest(
-        name, [command.name for command in COMMANDS], f"{PROG} -h lists the commands"))
+    if name not in COMMANDS:
+        raise Refused(USAGE, f"there is no command {name!r}",
+                      nearest(name, COMMANDS, f"{PROG} -h lists the commands"))
+    return command_of(name)
 
 
 def check_means_something(command, options):
@@ -101,8 +103,8 @@ def put(result):
         raise Refused(ENVIRONMENT, f"the result cannot be written: {error.strerror}")
 
 
-def put_answer(command, answer, options, following):
-    """Put an answer on stdout, as JSON or as text and what follows it; return the exit code."""
+def put_answer(command, answer, options):
+    """Put an answer on stdout, as JSON or as text; return the exit code."""
     if options.json:
         import json
         fields = {"schema": "pyres/1", "command": command.name}
@@ -113,7 +115,7 @@ def put_answer(command, answer, options, following):
         check_stdout()
         look = terminal.look_for(sys.stdout, options.columns, options.ascii, options.color,
                                  options.precision, options.quiet)
-        put("\n".join(answer.draw(look)) + "\n" + ("" if options.quiet else following))
+        put("\n".join(answer.draw(look)) + "\n")
     return DONE if all([check["ok"] for check in answer.checks]) else NO
 
 
@@ -142,7 +144,7 @@ def answered(argv):
     parser = first_parser()
     before, name, after = split_at_command(argv, parser.takes_value)
     options = parser.parse(before)
-    command = COMMANDS[0] if name is None else command_named(name)
+    command = command_named(COMMANDS[0] if name is None else name)
     check_means_something(command, options)
     of_command = command_parser(command)
     options = of_command.parse(after, options)
@@ -151,9 +153,10 @@ def answered(argv):
         put(f"pyres {sys.modules[__package__].__version__}\n")
         return DONE
     if options.help:
+        parser.description = overview() if name is None else ""
         put((parser if name is None else of_command).format_help())
         return DONE
-    return put_answer(command, command.run(options), options, NEXT if name is None else "")
+    return put_answer(command, command.run(options), options)
 
 
 def main(argv=None):

@@ -14,6 +14,7 @@ import sys
 from collections import namedtuple
 
 from ..model import run
+from ..study.lens import best, is_finite
 from ..study.metrics import logit
 from ..view.terminal import announced
 from ..view.tokens import bare_text
@@ -74,11 +75,13 @@ def subject(options):
     model, source, given = read_subject(options)
     r = run_of(model, given, options)
     at = checked_position(options.position, len(r.tokens))
-    if options.target is None:
-        row = r.logits[at]
-        target = max(range(len(row)), key=lambda token: (row[token], -token))
-    else:
+    if options.target is not None:
         target = token_named(model, options.target)
+    elif is_finite(r.logits[at]):
+        target = best(r.logits[at])[0]
+    else:
+        raise Refused(BAD_INPUT, f"the logits at position {at} are not finite, so none is the top",
+                      "name the token that is asked about: --target #0")
     against = None if options.against is None else token_named(model, options.against)
     return Subject(model, source, given, r, at, target, against, logit(model, at, target, against))
 
