@@ -11,9 +11,9 @@ d_model:
     q, k, v = w_q x + b_q, w_k x + b_k, w_v x + b_v
     out     = w_o mixed + b_o = sum over heads i of w_o^i mixed^i + b_o
 
-Head i's term is what it writes; b_o belongs to no head (see `readout`).  Query head i reads key/value head
-i // (n_heads / n_kv_heads), so with four query and two key/value heads: 0, 0, 1, 1.  In what
-follows w is AttentionWeights and config an AttentionConfig.
+Head i's term is what it writes; b_o belongs to no head (see `readout`).  Query head i reads
+key/value head i // (n_heads / n_kv_heads), so with four query and two key/value heads: 0, 0, 1, 1.
+In what follows w is AttentionWeights and config an AttentionConfig.
 
     seen                                     the positions that a query sees
     attend_steps, attend, attend_backward    the formula alone

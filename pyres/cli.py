@@ -32,7 +32,8 @@ __all__ = ["main", "main_from_console"]
 
 FAULT, INTERRUPTED, CLOSED_PIPE = 70, 130, 141
 
-# Each is a module of `commands`, imported when it is asked for; the first runs where none is named.
+# Each is a module of `commands`, imported when it is asked for; the first runs where none is
+# named.
 COMMANDS = ("look", "toy", "trace", "norms", "lens", "writers", "tokens", "loss",
             "ablate", "patch", "subsets", "grad", "heads", "rounding", "audit",
             "count", "model", "generate", "train", "export", "convert")

@@ -38,7 +38,8 @@ from .linalg import (add, check_like, check_numbers, checked_copy, copied, same_
 from .scalar import check_constant
 
 __all__ = ["Edit", "StateEdit", "scale", "replace", "shift", "set_pattern",
-           "set_state", "edit_update", "edit_update_backward", "edit_state", "BlockEdits", "NO_EDITS",
+           "set_state", "edit_update", "edit_update_backward", "edit_state",
+           "edit_state_backward", "BlockEdits", "NO_EDITS",
            "edits_of_block", "check_edits"]
 
 

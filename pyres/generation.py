@@ -52,8 +52,8 @@ def tail_logits(model, tokens, past=None):
     config, w = model.config, model.weights
     for i, block in enumerate(config.blocks):
         if not block.attention.causal:
-            raise ValueError(f"tail_logits: attention of block {i} sees later tokens, which change "
-                             "what earlier ones were; run the whole sequence anew")
+            raise ValueError(f"tail_logits: attention of block {i} sees later tokens, which "
+                             "change what earlier ones were; run the whole sequence anew")
     n_past, pairs = (0, [None] * len(config.blocks)) if past is None else past
     update = embed(config, w, tokens, n_past)
     x, longer = add_residual(zeros_like(update), update), []

@@ -283,9 +283,9 @@ def scale(factor, x):
 
 # ---- inner products ----
 
-# Everything below is made of `inner` and `products`, which take equal lengths for granted: sum(map())
-# stops at the shorter one.  The check stands outside their loop, because a checked Python call per row
-# would cost up to a tenth of a whole matrix product.
+# Everything below is made of `inner` and `products`, which take equal lengths for granted:
+# sum(map()) stops at the shorter one.  The check stands outside their loop, because a checked
+# Python call per row would cost up to a tenth of a whole matrix product.
 
 if sumprod is None:
 

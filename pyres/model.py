@@ -318,8 +318,8 @@ def run_backward(d_logits, run_record):
 
 
 def stream_backward(d_x, run_record):
-    """Return (d_w_embed, d_w_pos, d_blocks, stream), given d_x [n_tokens][d_model], the gradient of
-    anything at a run's last state: run_backward's, from the final stream down.
+    """Return (d_w_embed, d_w_pos, d_blocks, stream), given d_x [n_tokens][d_model], the gradient
+    of anything at a run's last state: run_backward's, from the final stream down.
 
     >>> stream_backward([[1.0]], run(small_model(), [0]))[0]
     [[3.75], [0.0]]

@@ -84,8 +84,8 @@ def readout_backward(d_out, h, w, b, width, part_edits=()):
     d_h, d_w, d_b = linear_backward(d_out, h, w, b)
     for i, edits in _by_part(part_edits):
         # forward: out = out + edit_update(w^i h^i)
-        d_part, d_columns, _ = linear_backward(edit_update_backward(d_out, edits),
-                                               part_weights(h, i, width), part_weights(w, i, width))
+        h_i, w_i = part_weights(h, i, width), part_weights(w, i, width)
+        d_part, d_columns, _ = linear_backward(edit_update_backward(d_out, edits), h_i, w_i)
         d_h, d_w = _with_part(d_h, d_part, i, width), _with_part(d_w, d_columns, i, width)
     return d_h, d_w, d_b
 

@@ -46,8 +46,8 @@ from .rng import Generator
 from .scalar import for_row, sqrt
 from .weights import leaves, map_leaves
 
-__all__ = ["Settings", "settings", "Moments", "no_moments", "adamw", "gradient_length", "clip_factor",
-           "rate_at", "batch_loss_and_gradients", "Training", "start", "step"]
+__all__ = ["Settings", "settings", "Moments", "no_moments", "adamw", "gradient_length",
+           "clip_factor", "rate_at", "batch_loss_and_gradients", "Training", "start", "step"]
 
 
 SETTINGS_FIELDS = ("n_steps", "batch", "rate", "warm_up", "beta1", "beta2", "eps", "decay",

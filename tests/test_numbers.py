@@ -9,7 +9,8 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pyres
-from pyres import blocks, edits, linalg, loss, model, nonlinear, norms, rotary, scalar, stream, sums
+from pyres import (blocks, edits, linalg, loss, model, nonlinear, norms, rotary, scalar, stream,
+                   sums)
 from pyres.attention import attend, attend_backward, attend_steps, attention_steps
 from pyres.config import attention_config, block_config, model_config, norm_config
 from pyres.mlp import mlp_steps
