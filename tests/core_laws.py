@@ -11,10 +11,20 @@ from pyres.attention import attention_backward, attention_steps
 from pyres.blocks import block_backward, block_steps
 from pyres.config import (RotaryConfig, attention_config, block_config, model_config, norm_config)
 from pyres.edits import scale, set_pattern, set_state
+from pyres.hyper_connections import plain_hyper_weights, run_hyper_sublayers
 from pyres.model import loss_and_gradients, make_model, run
 from pyres.rng import Generator, normal_tensor
 from pyres.rotary import angles, frequencies, rotate, rotate_backward
 from pyres.show import rounded
+from pyres.study.attribution import contributions
+from pyres.study.effects import effect
+from pyres.study.gradients import state_gradients
+from pyres.study.lens import lens_logits
+from pyres.study.metrics import logit, value
+from pyres.study.paths import path_length_gradients
+from pyres.study.rounding import ledger_check, rounding_ledger
+from pyres.study.subsets import subsets
+from pyres.study.writers import partition
 from pyres.sums import sum_check
 from pyres.weights import leaves, map_leaves, random_weights
 
@@ -197,6 +207,62 @@ class ModelLaws(unittest.TestCase):
             self.assertTrue(word in str(caught.exception), str(caught.exception))
         with self.assertRaises(ValueError):
             run(model, self.TOKENS, [scale("L2.attn", 0)])
+
+
+class StudyLaws(unittest.TestCase):
+    TOKENS = [3, 1, 4, 1]
+
+    def runs(self):
+        """A run of every placement, and a metric."""
+        for placement in PLACEMENTS:
+            model = small_model(placement, rotary=True, gated=True)
+            yield placement, run(model, self.TOKENS), logit(model, 3, 2, foil=0)
+
+    def test_who_wrote_what(self):
+        for placement, r, metric in self.runs():
+            split = partition(r, attn="head", mlp="neuron", embed="parts")
+            for check in split.checks:
+                self.assertTrue(check.ok, f"{placement} {check}")
+            found = contributions(r, metric, split)
+            self.assertTrue(found.check.ok, f"{placement} {found.check}")
+            self.assertAlmostEqual(found.total, value(r, metric), delta=1e-12)
+
+    def test_what_an_edit_did(self):
+        for placement, r, metric in self.runs():
+            for edit in (scale("L0.attn", 0), scale("L0.attn.H1", 0.5), scale("L1.mlp.N2", 0)):
+                found = effect(r, [edit], metric)
+                self.assertTrue(found.check.ok, f"{placement} {edit} {found.check}")
+                self.assertAlmostEqual(found.total, found.after - found.before, delta=1e-12)
+
+    def test_shapley_values_sum_to_full_minus_none(self):
+        for placement, r, metric in self.runs():
+            found = subsets(r, ["L0.attn", "L0.mlp", "L1.attn"], metric)
+            for check in found.checks:
+                self.assertTrue(check.ok, f"{placement} {check}")
+
+    def test_the_lens_ends_at_the_logits(self):
+        for placement, r, _ in self.runs():
+            self.assertEqual(lens_logits(r, r.states[-1][0]), r.logits)
+
+    def test_paths_of_every_length_sum_to_the_gradient(self):
+        for placement, r, metric in self.runs():
+            total = path_length_gradients(r, metric)
+            whole = state_gradients(r, metric)[0][1].total
+            for t, row in enumerate(whole):
+                for i, want in enumerate(row):
+                    got = sum([by_length[t][i] for by_length in total])
+                    self.assertAlmostEqual(got, want, delta=1e-12 * max(1, abs(want)))
+
+    def test_a_rounded_stream_says_what_it_lost(self):
+        r = run(small_model(), self.TOKENS)
+        for to in ("float16", "bfloat16", "float32"):
+            check = ledger_check(rounding_ledger(r, to))
+            self.assertTrue(check.ok, f"{to} {check}")
+
+    def test_one_stream_of_many_is_the_plain_one(self):
+        fns = [pyres.layer_norm, pyres.silu]
+        steps = run_hyper_sublayers([[1.0, -2.0, 4.0]], fns, [plain_hyper_weights(1)] * 2)
+        self.assertEqual([step.out[0] for step in steps], pyres.trace([1.0, -2.0, 4.0], fns)[1:])
 
 
 class BackwardLaws(unittest.TestCase):
