@@ -295,8 +295,11 @@ if sumprod is None:
     def products(rows, x):
         return [sum(map(times, row, x)) for row in rows]
 
-    def products_plus(rows, x, b):
-        return [sum(map(times, row, x), start) for row, start in zip(rows, b)]
+    def all_products(xs, rows):
+        return [[sum(map(times, row, x)) for row in rows] for x in xs]
+
+    def all_products_plus(xs, rows, b):
+        return [[sum(map(times, row, x), start) for row, start in zip(rows, b)] for x in xs]
 
 else:
 
@@ -305,8 +308,11 @@ else:
     def products(rows, x):
         return [sumprod(row, x) for row in rows]
 
-    def products_plus(rows, x, b):
-        return [sumprod(row, x) + end for row, end in zip(rows, b)]
+    def all_products(xs, rows):
+        return [[sumprod(row, x) for row in rows] for x in xs]
+
+    def all_products_plus(xs, rows, b):
+        return [[sumprod(row, x) + end for row, end in zip(rows, b)] for x in xs]
 
 
 def dot(u, v):
@@ -348,9 +354,7 @@ def linear(x, w, b=None):
     if sumprod is None:
         check_linear(x, w)
     try:
-        if b is None:
-            return [products(w, row) for row in x]
-        return [products_plus(w, row, b) for row in x]
+        return all_products(x, w) if b is None else all_products_plus(x, w, b)
     except ValueError:                  # sumprod refuses unequal lengths, but does not say which
         check_linear(x, w)
         raise
@@ -381,8 +385,7 @@ def linear_backward(d_out, x, w, b=None):
     if b is not None:
         check_length("linear_backward", "the bias", b, len(w))
     w_columns, x_columns, d_columns = [list(zip(*rows)) for rows in (w, x, d_out)]
-    d_x = [products(w_columns, d_t) for d_t in d_out]
-    d_w = [products(x_columns, d_i) for d_i in d_columns]
+    d_x, d_w = all_products(d_out, w_columns), all_products(d_columns, x_columns)
     return d_x, d_w, None if b is None else sum_rows(d_out)
 
 

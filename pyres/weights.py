@@ -120,8 +120,7 @@ def map_leaves(f, w, *others):
     if w is None:
         return None
     if is_record(w):
-        return type(w)(*[map_leaves(f, getattr(w, field), *[getattr(o, field) for o in others])
-                         for field in w.FIELDS])
+        return type(w)(*[map_leaves(f, *parts) for parts in zip(w, *others)])
     if type(w) is list and (not w or is_record(w[0])):
         return [map_leaves(f, part, *[o[i] for o in others]) for i, part in enumerate(w)]
     return f(w, *others)
