@@ -17,6 +17,7 @@ from pyres.rng import Generator, normal_tensor
 from pyres.rotary import angles, frequencies, rotate, rotate_backward
 from pyres.show import rounded
 from pyres.study.attribution import contributions
+from pyres.study.audit import audit
 from pyres.study.effects import effect
 from pyres.study.gradients import state_gradients
 from pyres.study.lens import lens_logits
@@ -243,6 +244,16 @@ class StudyLaws(unittest.TestCase):
     def test_the_lens_ends_at_the_logits(self):
         for placement, r, _ in self.runs():
             self.assertEqual(lens_logits(r, r.states[-1][0]), r.logits)
+
+    def test_a_trace_is_told_what_it_keeps(self):
+        for placement, r, _ in self.runs():
+            if placement in ("pre_norm", "sandwich", "output_norm"):
+                self.assertEqual(audit(r.states, r.writers).contract, "adds_up", placement)
+                wrong = [(name, state if name == "L0.mlp" else update)
+                         for (name, update), (_, state) in zip(r.writers, r.states)]
+                found = audit(r.states, wrong)
+                self.assertEqual([one.kind for one in found.findings], ["contains_stream"])
+                self.assertEqual(found.findings[0].names, ["L0.mlp"])
 
     def test_paths_of_every_length_sum_to_the_gradient(self):
         for placement, r, metric in self.runs():

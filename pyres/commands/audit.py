@@ -42,4 +42,5 @@ def audited(options):
 
 COMMAND = Command("audit", "FILE [OPTIONS]",
                   "which contract a trace from anywhere keeps, and where it breaks", (),
-                  add_options, audited, ("audit trace.json", "audit trace.safetensors --to float16"))
+                  add_options, audited,
+                  ("audit trace.json", "audit trace.safetensors --to float16"))

@@ -8,6 +8,7 @@
     export, fitting         the way back: a folder for transformers
     llama2c                 .bin files of llama2.c
     tokenizers              the tokenizers of published models
+    traces                  states and updates that were recorded elsewhere, see study.audit
     strict_json             JSON from a file that is not trusted
 """
 import os
@@ -18,7 +19,7 @@ from . import characters, families, huggingface, native, safetensors, strict_jso
 from .native import save
 
 __all__ = ["load", "save", "safetensors", "native", "characters", "huggingface", "families",
-           "export", "fitting", "llama2c", "tokenizers", "strict_json"]
+           "export", "fitting", "llama2c", "tokenizers", "traces", "strict_json"]
 
 EMBEDDED = ("echo",)
 OF_A_FOLDER = re.compile(r"config\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
@@ -37,8 +38,9 @@ def load(source="echo", progress=None):
 
     >>> load("no/such/model")
     Traceback (most recent call last):
-    FileNotFoundError: load: there is no folder or file 'no/such/model'; name a Hugging Face \
-folder that holds config.json and model.safetensors, a model file of pyres, or a .bin of llama2.c
+    FileNotFoundError: load: there is no folder or file 'no/such/model', and pyres downloads \
+nothing; name a Hugging Face folder that holds config.json and model.safetensors, a model file of \
+pyres, or a .bin of llama2.c
     """
     if source in EMBEDDED:
         return native.load_bytes(embedded_bytes(source), f"{source}.safetensors")
@@ -52,7 +54,8 @@ folder that holds config.json and model.safetensors, a model file of pyres, or a
             from . import llama2c               # it and export are rare, and slow to set up
             return llama2c.load(source)
         return native.load(source)
-    raise FileNotFoundError(f"load: there is no folder or file {source!r}; {HOW_TO_NAME_ONE}")
+    raise FileNotFoundError(f"load: there is no folder or file {source!r}, and pyres downloads "
+                            f"nothing; {HOW_TO_NAME_ONE}")
 
 
 def embedded_bytes(name):

@@ -19,11 +19,13 @@
     subsets     all subsets of some writers: Shapley values, interactions
     sweeps      many questions, here or by an executor's workers
     rounding    what a narrow float format takes from the stream
+    audit       which contract a trace from anywhere keeps, and where it breaks; beneath it
+                verdicts, contracts, recorded, fits
 """
-from . import (attribution, circuits, compare, counting, effects, gradients, lens, metrics,
+from . import (attribution, audit, circuits, compare, counting, effects, gradients, lens, metrics,
                parts, patching, paths, references, rounding, sensitivity, slopes, subsets, surgery,
                sweeps, writers)
 
-__all__ = ["attribution", "circuits", "compare", "counting", "effects", "gradients", "lens",
-           "metrics", "parts", "patching", "paths", "references", "rounding", "sensitivity",
-           "slopes", "subsets", "surgery", "sweeps", "writers"]
+__all__ = ["attribution", "audit", "circuits", "compare", "counting", "effects", "gradients",
+           "lens", "metrics", "parts", "patching", "paths", "references", "rounding",
+           "sensitivity", "slopes", "subsets", "surgery", "sweeps", "writers"]

@@ -5,20 +5,20 @@
 
 >>> from pyres.study.audit import audit
 >>> states = [[[1.0, 2.0, 3.0]], [[1.5, 1.0, 3.0]], [[1.5, 2.0, 4.0]]]
->>> found = audit(states, [[[0.25, -0.5, 0.0]], [[0.0, 1.0, 1.0]]])
+>>> found = audit(states, [[[0.5, -1.0, 0.0]], [[1.5, 2.0, 4.0]]])
 >>> for line in audit_lines(found, "trace.json", text.Look(columns=60, quiet=True)):
 ...     print(line)
 trace.json: it is not one contract throughout.
 <BLANKLINE>
-update 0  the update was taken before a multiplier
-update 1  state + update = next state
+update 0  state + update = next state
+update 1  the update already contains the stream
 <BLANKLINE>
-1. update 0: the update was taken before a multiplier
-first    position 0, channel 1: off by 0.5
-fits     2 * update 0: the error is 0, rounding explains
-         1e-15
-remedy   multiply it, or record it after the multiplier
-         (residual multiplier, LayerScale, gate)
+1. update 1: the update already contains the stream
+first   position 0, channel 0: off by 1.500
+fits    update 1 less the stream before it: the error is 0,
+        rounding explains 3e-15
+remedy  hook what the sublayer returns, not the block or the
+        sum; or subtract the state before it
 """
 from ..study.contracts import words_of
 from . import text
@@ -88,8 +88,8 @@ def formats_text(states, updates):
 
 
 def range_text(one):
-    """Which steps a Range is about."""
-    return one.first if one.n_steps == 1 else f"{one.first} to {one.last}"
+    """Which updates a Range is about."""
+    return one.first if one.first == one.last else f"{one.first} to {one.last}"
 
 
 def finding_pairs(one, look):
