@@ -19,9 +19,14 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from pyres.blocks import block_backward, block_steps                                  # noqa: E402
 from pyres.config import attention_config, block_config, model_config, norm_config    # noqa: E402
+from pyres.edits import scale                                                         # noqa: E402
+from pyres.files import load                                                          # noqa: E402
+from pyres.generation import tail_logits                                              # noqa: E402
 from pyres.linalg import matvec                                                       # noqa: E402
-from pyres.model import loss_and_gradients, make_model                                # noqa: E402
+from pyres.model import loss_and_gradients, make_model, run                           # noqa: E402
 from pyres.rng import Generator, normal_tensor                                        # noqa: E402
+from pyres.study.effects import effects_of                                            # noqa: E402
+from pyres.study.metrics import logit                                                 # noqa: E402
 from pyres.training import settings, start, step                                      # noqa: E402
 from pyres.weights import leaves, random_weights                                      # noqa: E402
 
@@ -135,6 +140,36 @@ def import_milliseconds(statement, rounds=25):
     return best * 1000
 
 
+def look_seconds(rounds=7):
+    """The shortest of several starts of `python -m pyres`, in seconds."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    best = float("inf")
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "pyres"], check=True, cwd=root,
+                       stdout=subprocess.DEVNULL)
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def effects_seconds(rounds=7):
+    """The effects of switching off each of echo's branches, in seconds."""
+    clean = run(load("echo"), "mqzkbmqz")
+    metric = logit(clean.model, len(clean.tokens) - 1, 11)
+    edits = [[scale(name, 0)] for name, _ in clean.writers]
+    return min(seconds(lambda: effects_of(clean, edits, metric), 1) for _ in range(rounds))
+
+
+def bench_generation():
+    """A token behind sixteen others, d_model 64, 4 gated blocks, vocabulary 512."""
+    config, weights = model_of(64, 4, 172, norm="rms", activation="silu", d_vocab=512, n_ctx=64,
+                               n_layers=4, biases=False, gated=True, tied=True)
+    model = make_model(config, weights)
+    _, past = tail_logits(model, list(range(1, 17)))
+    multiply_adds = matrix_weights(weights.blocks) + 512 * 64 + 2 * 64 * 17 * 4
+    return ratio(lambda: tail_logits(model, [5], past), multiply_adds, 64)
+
+
 def main():
     print(f"Python {sys.version.split()[0]}: bare inner product, ns a multiply-add")
     for width in (8, 16, 32, 64, 256):
@@ -149,11 +184,14 @@ def main():
             ("pre-norm block, one token, d_model 64", bench_block(), 1.25 if OLD else 1.4),
             ("block forward + backward, 24 tokens, d_model 32", bench_backward(), aim_both_ways),
             ("training step, 9 positions, d_model 16", bench_step(), 2.3 if OLD else 3.0),
+            ("a generated token, d_model 64, 4 blocks", bench_generation(), 1.3 if OLD else 1.45),
             ("echo's loss + gradients, 24 tokens, d_model 24", bench_echo(), "-")):
         print(f"  {name:<48} {result[0]:6.2f}   {aim}   ({result[1] * 1000:.2f} ms)")
     bare = import_milliseconds("pass")
     added = import_milliseconds("import pyres") - bare
     print(f"import pyres adds {added:.1f} ms to a start of {bare:.1f} ms   (aim 10)")
+    print(f"look on echo, from a cold start: {look_seconds():.2f} s   (aim 0.5)")
+    print(f"the effects of all edits of echo's branches: {effects_seconds():.2f} s   (aim 0.3)")
 
 
 if __name__ == "__main__":
