@@ -324,6 +324,9 @@ def check_edits(edits, writers, heads, states, parts=()):
         elif not isinstance(edit, Edit):
             raise TypeError(f"expected edits made by scale, replace, shift, set_pattern or "
                             f"set_state, got {type(edit).__name__}")
+        elif not isinstance(edit.writer, str):
+            raise TypeError(f"{edit.kind}: a writer is a name such as 'L0.attn', "
+                            f"got {edit.writer!r}")
         elif edit.kind == "pattern":
             _check_name("head", edit.writer, "give a pattern", heads, "")
         elif edit.writer not in heads and not is_part(edit.writer, parts):
@@ -338,11 +341,12 @@ def is_part(name, parts):
     >>> is_part("L0.mlp.N7", parts), is_part("L0.mlp.N8", parts), is_part("L0.mlp.N07", parts)
     (True, False, False)
     """
-    # no number is longer than 9 digits, and int() is quick with them
+    # no number is longer than 9 digits, and int() is quick with them; isdigit() would take '²'
     for beginning, n in parts:
         if name.startswith(beginning):
             index = name[len(beginning):]
-            if index.isdigit() and len(index) < 10 and str(int(index)) == index:
+            if (0 < len(index) < 10 and all([c in "0123456789" for c in index])
+                    and str(int(index)) == index):
                 return int(index) < n
     return False
 

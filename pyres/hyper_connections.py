@@ -78,8 +78,15 @@ def plain_hyper_weights(n_streams, k=0):
     >>> plain_hyper_weights(1)
     HyperWeights(h_res=[[1]], h_pre=[1], h_post=[1])
     """
+    check_count("plain_hyper_weights", n_streams)
     identity = [[int(i == j) for j in range(n_streams)] for i in range(n_streams)]
     return HyperWeights(identity, list(identity[k % n_streams]), [1] * n_streams)
+
+
+def check_count(name, n_streams):
+    """Raise ValueError unless there is a stream."""
+    if n_streams < 1:
+        raise ValueError(f"{name}: n_streams is {n_streams}, and must be 1 or more")
 
 
 # ---- from one stream to several, and back ----
@@ -90,8 +97,7 @@ def expand_streams(x, n_streams):
     >>> expand_streams([[1, 2]], 3)
     [[[1, 2]], [[1, 2]], [[1, 2]]]
     """
-    if n_streams < 1:
-        raise ValueError(f"expand_streams: n_streams is {n_streams}, and must be 1 or more")
+    check_count("expand_streams", n_streams)
     return [checked_copy("expand_streams", x) for _ in range(n_streams)]
 
 
@@ -364,19 +370,20 @@ def sinkhorn(matrix, n_steps=20):
     Columns come last: from the first step on they sum to 1, which is all that the sum rule needs.
     The rows come closer to it with every step.  (mHC takes 20 steps, of exp of its numbers, and
     has rows last.)  Raises ValueError for a matrix that is not square, or has an entry that is not
-    above 0.
+    above 0 and finite.
 
     >>> sinkhorn([[1, 3], [3, 1]], n_steps=1)
     [[0.25, 0.75], [0.75, 0.25]]
     >>> sinkhorn([[1, 0], [0, 1]])
     Traceback (most recent call last):
-    ValueError: sinkhorn: row 0 has the entry 0; all must be above 0
+    ValueError: sinkhorn: row 0 has the entry 0; all must be above 0 and finite
     """
     for i, row in enumerate(matrix):
         check_weights_of_streams("sinkhorn", f"row {i}", row, len(matrix))
         for a in row:
-            if not a > 0:
-                raise ValueError(f"sinkhorn: row {i} has the entry {a!r}; all must be above 0")
+            if not a > 0 or a - a != 0:             # inf - inf is nan
+                raise ValueError(f"sinkhorn: row {i} has the entry {a!r}; "
+                                 "all must be above 0 and finite")
     matrix = copied(matrix)
     for _ in range(n_steps):
         matrix = transpose(_rows_over_sums(transpose(_rows_over_sums(matrix))))

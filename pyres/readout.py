@@ -53,7 +53,7 @@ def readout(h, w, b, width, part_edits=()):
     >>> readout([[1, 1]], [[1, 2], [3, 4]], None, 1, [(0, replace("L0.mlp.N0", [[100, 100]]))])
     [[102, 104]]
     """
-    out = linear(_without(h, width, part_edits), w, b)
+    out = linear(_without(h, width, part_edits), _without(w, width, part_edits), b)
     for i, edits in _by_part(part_edits):
         out = add(out, edit_update(part_update(h, w, i, width), edits))
     return out
@@ -65,12 +65,17 @@ def _by_part(part_edits):
             for i in sorted({part for part, _ in part_edits})]
 
 
-def _without(h, width, part_edits):
-    """What the one product takes: the edited parts are 0 there."""
+def _without(rows, width, part_edits):
+    """What the one product takes: the edited parts are 0 there, in h and in w, for 0 * inf would
+    be nan."""
     for i, _ in _by_part(part_edits):
-        h = [row[:i * width] + zeros_like(row[i * width:(i + 1) * width]) + row[(i + 1) * width:]
-             for row in h]
-    return h
+        rows = _with_part(rows, zeros_like(part_weights(rows, i, width)), i, width)
+    return rows
+
+
+def _with_part(rows, parts, i, width):
+    """The rows with part i's channels taken from `parts`."""
+    return [row[:i * width] + part + row[(i + 1) * width:] for row, part in zip(rows, parts)]
 
 
 def readout_backward(d_out, h, w, b, width, part_edits=()):
@@ -88,8 +93,3 @@ def readout_backward(d_out, h, w, b, width, part_edits=()):
         d_part, d_columns, _ = linear_backward(edit_update_backward(d_out, edits), h_i, w_i)
         d_h, d_w = _with_part(d_h, d_part, i, width), _with_part(d_w, d_columns, i, width)
     return d_h, d_w, d_b
-
-
-def _with_part(rows, parts, i, width):
-    """The rows with part i's channels taken from `parts`."""
-    return [row[:i * width] + part + row[(i + 1) * width:] for row, part in zip(rows, parts)]

@@ -241,6 +241,35 @@ class Scores(unittest.TestCase):
             assert_close(self, composition_score(qk, ov), float(channel), 0, "key")
         self.assertEqual(composition_score(qk, map_of(ov_map)), 0)        # a head that is silent
 
+    def test_a_sum_of_squares_that_rounding_leaves_below_0(self):
+        """Maps that are 0 because their factors cancel: the sum is 0 to rounding, of either sign.
+        """
+        for seed in SEEDS:
+            generator = Generator(seed)
+            for _ in range(50):
+                a, b = generator.uniform(), generator.uniform()
+                silent = Map([[a, b], [2 * a, 2 * b]], [[b, 3 * b], [-a, -3 * a]])
+                self.assertLess(map_norm(silent), 1e-7 * (a * a + b * b))
+                whole = Map([[1.0], [1.0]], [[1.0, 1.0]])
+                self.assertGreaterEqual(composition_score(whole, silent), 0)
+
+    def test_what_is_no_number_stays_so(self):
+        nan = float("nan")
+        self.assertTrue(math.isnan(map_norm(Map([[nan]], [[1.0]]))))
+        self.assertTrue(math.isnan(composition_score(Map([[1.0]], [[1.0]]),
+                                                     Map([[1.0]], [[nan]]))))
+
+    def test_later_heads_of_some_layers(self):
+        draw = Draw(1)
+        block = block_config(3, attention_config(2, 2))
+        config = model_config(D, 4, 6, 3, block)
+        m = make_model(config, model_weights(draw, config))
+        every = compositions(m, n_draws=2)
+        self.assertEqual(len(every), 4 + 8)
+        for layers in ([0], [1], [2], [1, 2], range(3)):
+            self.assertEqual(compositions(m, n_draws=2, layers=layers),
+                             [c for c in every if int(c.later[1]) in layers])
+
     def test_there_is_no_row_within_a_layer_or_backwards(self):
         for c in compositions(two_layers(Draw(1)), n_draws=1):
             self.assertEqual((c.earlier[:2], c.later[:2]), ("L0", "L1"))
@@ -263,6 +292,8 @@ class Scores(unittest.TestCase):
         assert_close(self, random_score(8, 3, 2, n_draws=3, seed=5), sum(want) / 3, 5, "mean")
         self.assertNotEqual(random_score(8, 3, 2, n_draws=3, seed=5),
                             random_score(8, 3, 2, n_draws=3, seed=6))
+        with self.assertRaisesRegex(ValueError, "n_draws is 0"):
+            random_score(8, 3, 2, n_draws=0)
         baseline = compositions(two_layers(Draw(1)))[0].baseline
         self.assertEqual(baseline, random_score(D, 2, 3, n_draws=100, seed=0))
 

@@ -24,7 +24,7 @@ import pyres
 from pyres import cli
 from pyres.files import safetensors
 from pyres.files.characters import Characters
-from pyres.view import look
+from pyres.view import look, text
 from pyres.view.terminal import announced
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -65,10 +65,11 @@ class Stream(io.StringIO):
 def here(*argv, stdin="", stdout=None, **variables):
     """Run main(argv) in this process, with only these of the variables that it reads -> Done."""
     out, err = Stream() if stdout is None else stdout, Stream()
+    given = None if stdin is None else io.StringIO(stdin)
     kept = {name: value for name, value in os.environ.items()
             if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM", "PYRES_TRACEBACK")}
     with mock.patch.dict(os.environ, {**kept, **variables}, clear=True):
-        with mock.patch.object(sys, "stdin", io.StringIO(stdin)), \
+        with mock.patch.object(sys, "stdin", given), \
                 contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = cli.main(list(argv))
     return Done(code, out.getvalue() if isinstance(out, Stream) else "", err.getvalue())
@@ -314,7 +315,7 @@ class Trace(Case):
 
     def test_a_bad_model(self):
         self.refused(3, "there is no folder or file 'nowhere'", "trace", "a", "--model", "nowhere")
-        error = self.refused(3, "config.json: No such file", "model", MODELS)
+        error = self.refused(3, "has no config.json", "model", MODELS)
         self.assertIn("hint: a model is a folder with config.json and model.safetensors", error)
         self.refused(3, "test_cli.py", "trace", "--model", __file__, "--ids", "1")
 
@@ -599,8 +600,43 @@ class Look(Case):
         self.assertEqual(sum(row["contribution"] for row in shown), sum(range(40)))
         self.assertEqual([shown[3]["name"], shown[5]["name"]], ["L3.mlp", "L35.mlp"])
 
+    def test_a_long_text_and_long_names_fit(self):
+        self.assertEqual(look.said("a" * 40), "'" + "a" * 40 + "': ")
+        self.assertEqual(look.said("x" + "a" * 40), "... '" + "a" * 40 + "': ")
+        for columns in (20, 30, 36, 39, 40, 60):
+            lines = self.good("look", "--columns", str(columns)).splitlines()
+            self.assertLessEqual(max(map(len, lines)), columns)
+        self.assertIn("  to 'k' +10.31", self.good("look", "--columns", "30").splitlines())
+
+    def test_what_is_not_finite_is_no_rise(self):
+        echo = pyres.load()
+        broken = echo._replace(weights=echo.weights._replace(w_embed=[[math.nan] * 24] * 27))
+        with mock.patch("pyres.files.load", return_value=broken):
+            done = here("look", "mqz", "--target", "k")
+        self.assertEqual(done.code, 1)
+        self.assertIn("'k' goes from nan to nan", done.out)
+        self.assertNotIn("+nan", done.out)
+        head, row = ["state", "|x|", "|add|", "cos", "", "to 'k'"], ["embed"] + ["."] * 5
+        for sizes in ([1.0, math.nan], [math.nan, 1.0], [1.0, math.inf]):
+            lines = look.fitted(head, [row, row], sizes, text.Look())
+            self.assertFalse(any("=" in line for line in lines))
+
+    def test_it_says_what_an_edit_and_a_metric_are(self):
+        notes = self.parsed("look")["notes"]
+        self.assertIn("On the weights of echo: an edit of this trained model", notes[0])
+        echo = pyres.load()
+        capped = echo._replace(config=echo.config._replace(logit_soft_cap=30.0))
+        with mock.patch("pyres.files.load", return_value=capped):
+            lines = self.good("look", "--columns", "80").splitlines()
+            self.assertNotIn("soft cap", self.good("look", "-q"))
+        self.assertIn("Logits are taken before the soft cap.", lines)
+        self.assertLessEqual(len(lines), 24)
+
     def test_what_is_not_there(self):
-        self.refused(3, "no writer 'L7.mlp'", "look", "--without", "L7.mlp")
+        self.refused(3, "there is no writer 'L7.mlp'\nhint: there are embed", "look", "--without",
+                     "L7.mlp")
+        self.refused(2, "the name is empty", "look", "--without", "")
+        self.refused(4, "there is no standard input", "look", "-", stdin=None)
         self.refused(3, "2 tokens", "look", "--target", "ab")
         self.refused(3, "there is no token #27", "look", "--target", "#27")
         self.refused(2, "there is nothing to run", "look", "--model", GPT2)

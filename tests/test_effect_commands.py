@@ -1,12 +1,15 @@
 """ablate, patch and subsets: what they print is what the functions say."""
 import json
+import math
 import unittest
+from unittest import mock
 
 import pyres
 from pyres.study.effects import effect
 from pyres.study.metrics import logit, value
 from pyres.study.patching import patch
 from pyres.study.subsets import subsets
+from pyres.view.effects import few_rows
 from tests.test_cli import GPT2, Case, setUpModule      # noqa: F401
 
 TEXT, OTHER = "mqzkbmqz", "mqxkbmqx"
@@ -132,10 +135,26 @@ class Subsets(Case):
 
     def test_what_is_refused(self):
         many = ",".join(f"L0.mlp.N{i}" for i in range(20))
-        error = self.refused(3, "20 writers have 2^20 = 1048576 subsets", "subsets", "--writers",
-                             many)
+        error = self.refused(3, "20 writers have 2^20 subsets", "subsets", "--writers", many)
         self.assertIn("hint: --writers L0.attn,L0.mlp names fewer", error)
         self.refused(3, "there is no writer 'attn'", "subsets", "--writers", "attn")
+        for given in ("L0.attn.H9", "L0.attn,L0.attn"):
+            self.assertNotIn("fewer", self.refused(3, "", "subsets", "--writers", given))
+        broken = ECHO._replace(weights=ECHO.weights._replace(
+            w_embed=[[math.nan] * 24] * 27))
+        with mock.patch("pyres.files.load", return_value=broken):
+            self.refused(3, "number 0 is nan, which has no place among the others\nhint: trace",
+                         "subsets", "--target", "k", "--writers", "L0.attn, L1.attn")
+
+
+class Tables(unittest.TestCase):
+
+    def test_few_rows_keep_what_is_not_finite(self):
+        rows = [(f"L{i}.mlp", float(i)) for i in range(20)]
+        rows[3], rows[5] = ("L3.mlp", math.nan), ("L5.mlp", -math.inf)
+        kept = few_rows(rows, 4)
+        self.assertEqual([name for name, _ in kept], ["L3.mlp", "L5.mlp", "L19.mlp", "17 others"])
+        self.assertEqual(kept[-1][1], sum(i for i in range(19) if i not in (3, 5)))
 
 
 class Fitting(Case):

@@ -197,6 +197,15 @@ class FirstOrder(Laws):
                 gaps.append(abs(found.total - found.first_order))
             self.assertTrue(gaps[1] < gaps[0] / 50, f"{writer}: {gaps}, a hundredth is expected")
 
+    def test_of_several_writers_it_is_the_sum_of_their_estimates(self):
+        for placement in PLACEMENTS:
+            clean = exact_run(1, placement)
+            edits = [scale("embed", 2), scale("L0.mlp", 0), scale("L1.attn", -3)]
+            found = effects.effects_of(clean, [[edit] for edit in edits] + [edits],
+                                       metric_of(clean))
+            self.assertEqual(found[-1].first_order, sum(one.first_order for one in found[:-1]))
+            self.assertNotEqual(found[-1].total, found[-1].first_order, placement)
+
     def test_the_last_writers_estimate_without_a_norm_is_its_effect(self):
         clean = exact_run(2, "pre_norm")
         found = effects.effect(clean, [scale("L1.mlp", 0)], metric_of(clean))

@@ -92,7 +92,8 @@ class Grad(Case):
             self.assertIn("path_length_gradients", said)
             result = self.parsed("grad", "--model", path, "--ids", "3,1")["result"]
         self.assertEqual([row["paths"] for row in result["by_path_length"]],
-                         [math.comb(12, l) for l in range(13)])
+                         [math.factorial(12) // math.factorial(l) // math.factorial(12 - l)
+                          for l in range(13)])
 
     def test_notes(self):
         from pyres.commands.grad import notes_on
@@ -154,9 +155,46 @@ class Heads(Case):
         head = heads_view.Head("L0.attn.H0", pattern, [], 1.0, 1.0)
         lines = heads_view.map_lines([head, head], [f"#{t}" for t in range(n)], Look(columns=30))
         self.assertEqual({len(line) <= 30 for line in lines}, {True})
-        self.assertEqual(len(lines), 2 * 26 + 1)        # the last 25 of 50, twice, under a name
-        self.assertEqual(lines[1].split(), ["#25", "#"])
+        self.assertEqual(lines[:2], ["the last 25 of 50 tokens:", ""])
+        self.assertEqual(len(lines), 2 + 2 * 26 + 1)    # twice, under a name
+        self.assertEqual(lines[3].split(), ["#25", "#"])
         self.assertEqual(lines[-1], "#49" + " " * 26 + "#")
+
+    def test_long_labels_give_way_to_long_names(self):
+        head = heads_view.Head("L10.attn.H10", [[1.0]], [], 1.0, 1.0)
+        lines = heads_view.map_lines([head], ["'a long token'"], Look(columns=20))
+        self.assertEqual(lines, [" " * 8 + "L10.attn.H10", "'a lo~  #"])
+
+    def test_more_pairs_than_are_shown(self):
+        def pairs(n):
+            return [circuits.Composition(f"L0.attn.H{i}", "L1.attn.H0", 0.5, 0.25 + i / 100, 0.0,
+                                         0.25) for i in range(n)]
+
+        for n, heading in ((10, False), (11, True)):
+            lines = heads_view.heads_lines(pyres.run(ECHO, "m"), 0, ["'a'", "'m'"],
+                                           heads_view.heads_of(pyres.run(ECHO, "m"), 0, 0, 1),
+                                           pairs(n), [], Look())
+            self.assertEqual("the 10 of 11 pairs that compose most" in lines, heading)
+            self.assertEqual(sum(["L1.attn.H0" in line for line in lines]), 10)
+
+    def test_what_is_no_number_is_shown_and_not_ranked(self):
+        nan = float("nan")
+        scores = [(0.1, 0.2, 0.3), (nan, 0.9, 0.1), (0.8, 0.1, 0.1), (0.1, 0.1, nan),
+                  (None, None, 1)]
+        for turn in range(5):
+            given = scores[turn:] + scores[:turn]
+            found = heads_view.most_composed([
+                circuits.Composition(f"L0.attn.H{scores.index(one)}", "L1.attn.H0", *one, 0.5)
+                for one in given])
+            self.assertEqual([c.earlier[-1] for c in found], ["1", "3", "4", "2", "0"])
+        w = ECHO.weights.blocks[0]
+        w = w._replace(attn=w.attn._replace(w_q=[[nan] * 24] + w.attn.w_q[1:]))
+        m = ECHO._replace(weights=ECHO.weights._replace(blocks=[w] + ECHO.weights.blocks[1:]))
+        r = pyres.run(m, "mqz")
+        lines = heads_view.heads_lines(r, 3, list("bmqz"), heads_view.heads_of(r, 3, 0, 2),
+                                       circuits.compositions(m, 1), [], Look())
+        self.assertIn("L0.attn.H0  ?", lines)
+        self.assertIn("L0.attn.H0    nan  0.808", lines)
 
 
 class Help(Case):

@@ -6,6 +6,7 @@ written out, a forward pass without skips that is composed here.
 import functools
 import math
 import unittest
+from decimal import Decimal
 from fractions import Fraction
 from unittest import mock
 
@@ -398,6 +399,20 @@ class Paths(unittest.TestCase):
     def test_shares_of_nothing(self):
         self.assertEqual(paths.masses([[[1.0]], [[-1.0]]]), [(1.0, None), (1.0, None)])
 
+    def test_what_overflows_does_not_sum(self):
+        """Neither error nor tolerance is a number to go by then."""
+        self.assertFalse(paths.path_check([[[1e308]], [[1e308]]], [[1.0]]).ok)
+
+    def test_the_tolerance_is_that_of_the_numbers(self):
+        for number in (Fraction, int, Decimal):
+            check = paths.path_check([[[number(1), number(2)]], [[number(3), number(4)]]],
+                                     [[number(4), number(6)]])
+            self.assertEqual((check.error, check.ok), (0, True))
+            self.assertEqual(check.tolerance == 0, number is not Decimal)
+            self.assertLess(check.tolerance, 1e-20)
+            wrong = paths.path_check([[[number(1), number(2)]]], [[number(1), number(3)]])
+            self.assertEqual((wrong.error, wrong.ok), (1, False))
+
     def test_nan_does_not_sum(self):
         nan = float("nan")
         for parts in ([[[nan, 1.0]]], [[[1.0, nan]]]):
@@ -453,11 +468,12 @@ class Slopes(unittest.TestCase):
                 self.assertLess(check.tolerance, 1e-4 * max(1, abs(check.by_step)))
 
     def test_a_wrong_gradient_is_found(self):
-        """One entry off by a thousandth part; the sign; the branch part left out."""
-        def bent(rows):
-            return rows[:-1] + [[rows[-1][0] * 1.001] + rows[-1][1:]]
+        """One entry off by a thousandth part, or infinite; the sign; the branch part left out."""
+        def bent(rows, factor=1.001):
+            return rows[:-1] + [[rows[-1][0] * factor] + rows[-1][1:]]
 
         faults = (lambda g: g._replace(total=bent(g.total)),
+                  lambda g: g._replace(total=bent(g.total, math.inf)),
                   lambda g: g._replace(total=linalg.scale(-1, g.total)),
                   lambda g: g._replace(total=g.identity or bent(g.total)))
         for activation in ("gelu_tanh", "gelu"):

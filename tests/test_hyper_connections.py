@@ -254,8 +254,9 @@ class HyperConnectionLaws(unittest.TestCase):
                 X, hyper_sublayer_steps(X, lambda x: x, w), lambda d, x: [1], w)
         with self.assertRaisesRegex(ValueError, "the list of weights has length 1, expected 2"):
             run_hyper_sublayers(X, [copied, copied], [w])
-        with self.assertRaisesRegex(ValueError, "n_streams is 0"):
-            expand_streams([1], 0)
+        for refused in (lambda: expand_streams([1], 0), lambda: plain_hyper_weights(0)):
+            with self.assertRaisesRegex(ValueError, "n_streams is 0"):
+                refused()
 
 
 class SinkhornLaws(unittest.TestCase):
@@ -302,7 +303,8 @@ class SinkhornLaws(unittest.TestCase):
     def test_what_is_no_positive_square_is_refused(self):
         for matrix, message in (([[1, 2]], "row 0 has length 2, expected 1"),
                                 ([[1, -1], [1, 1]], "row 0 has the entry -1"),
-                                ([[1, 1], [1, float("nan")]], "row 1 has the entry nan")):
+                                ([[1, 1], [1, float("nan")]], "row 1 has the entry nan"),
+                                ([[1, float("inf")], [1, 1]], "row 0 has the entry inf")):
             with self.assertRaisesRegex(ValueError, message):
                 sinkhorn(matrix)
 

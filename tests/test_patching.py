@@ -83,6 +83,9 @@ class Patches(Laws):
                 patching.path_run(base, source, sender, receiver)
         with self.assertRaisesRegex(ValueError, "no writer"):
             patching.path_table(base, source, ["L1.mlp"], ["L0.attn.H9"], metric)
+        for sender, receiver in (("final", "L0.mlp"), ("embed", "L7.attn"), ("bogus", "final")):
+            with self.assertRaisesRegex(ValueError, "comes_before: there is no writer"):
+                patching.comes_before(base.model.config, sender, receiver)
 
 
 class Paths(Laws):
@@ -185,6 +188,8 @@ class Tables(Laws):
                     got = patching.path_run(base, source, sender, receiver)
                     self.assertEqual(cell, value(got, metric) - value(base, metric))
             self.assertEqual(seen, [(i + 1, n_paths) for i in range(n_paths)])
+            self.assertEqual(patching.path_table(base, source, iter(senders[:2]),
+                                                 iter(receivers), metric), table[:2])
             self.assertTrue(0 < n_paths < len(senders) * len(receivers))
 
     def test_nothing_moved_is_0_and_not_none(self):

@@ -1,4 +1,5 @@
 """What writers write, what stands in its place, and how a metric moves with it."""
+import math
 import unittest
 from fractions import Fraction
 
@@ -44,9 +45,27 @@ class RawWrites(Laws):
     def test_a_writer_that_is_not_there(self):
         clean = run(small_model(), [0])
         for writer in ("L1.attn", "L0.attn.H1", "L0.mlp.N1", "L0.attn.H0.S1", "final",
-                       "L0.attn.bias"):
+                       "L0.attn.bias", "L0.mlp.N²", "L0.mlp.N٠", "L0.mlp.N", "L0.mlp.N0\n"):
             with self.assertRaisesRegex(ValueError, "no writer"):
                 references.raw_write(clean, writer)
+        for writer in (3, None, ["L0.attn"]):
+            with self.assertRaisesRegex(TypeError, "scale: a writer is a name such as 'L0.attn'"):
+                run(clean.model, [0], [scale(writer, 0)])
+
+    def test_what_is_off_adds_nothing_whatever_its_weights_are(self):
+        """A neuron and a head that write inf or nan, switched off, are as ones that write 0."""
+        model, off = float_model(1, "sandwich"), [scale("L1.mlp.N3", 0), scale("L1.attn.H2", 0)]
+        block = model.weights.blocks[1]
+        want = run(model, TOKENS, off).logits
+        for bad in (math.nan, math.inf):
+            w_down = [row[:3] + [bad] for row in block.mlp.w_down]
+            w_o = [row[:4] + [bad] * 2 + row[6:] for row in block.attn.w_o]
+            broken = block._replace(mlp=block.mlp._replace(w_down=w_down),
+                                    attn=block.attn._replace(w_o=w_o))
+            broken = model._replace(weights=model.weights._replace(
+                blocks=[model.weights.blocks[0], broken]))
+            self.assertTrue(math.isnan(run(broken, TOKENS).logits[2][0]))
+            self.assertEqual(run(broken, TOKENS, off).logits, want)
 
 
 class References(Laws):
@@ -119,8 +138,8 @@ class References(Laws):
             references.mean_edit(run(model, TOKENS + [1]), mean, [3])
         with self.assertRaisesRegex(ValueError, "other weights"):
             references.mean_edit(run(other, TOKENS), mean)
-        self.assertEqual(references.mean_edit(run(model, TOKENS + [1]), mean, [0]).value[0],
-                         mean.rows[0])
+        edit = references.mean_edit(run(model, TOKENS + [1]), mean, iter([0]))
+        self.assertEqual((edit.value[0], edit.positions), (mean.rows[0], [0]))
 
     def test_derangements(self):
         """All nine of four, about equally often, and never one's own."""
@@ -219,6 +238,11 @@ class Sensitivities(Laws):
                                                           metric_of(clean), [2])
                                   for alpha in self.ALPHAS])
         self.assertEqual(seen, [(1, 4), (2, 4), (3, 4), (4, 4)])
+        once = sensitivity.sweep(clean, "L0.attn.H1", iter(self.ALPHAS), metric_of(clean),
+                                 iter([2]))
+        self.assertEqual(once, points)
+        self.assertEqual(sensitivity.sensitivity(clean, "L0.attn.H1", 1, metric_of(clean),
+                                                 iter([2])), points[0])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from fractions import Fraction
 import pyres
 from pyres.config import attention_config, block_config, model_config, norm_config
 from pyres.edits import scale, set_state
+from pyres.files.dtypes import decode, encode
 from pyres.model import make_model, run, small_model
 from pyres.rng import Generator
 from pyres.study import rounding
@@ -151,6 +152,26 @@ class RoundToLaws(unittest.TestCase):
                              float(value_of(code_of(y, to) + 1, to) - Fraction(y)), what)
 
         self.for_all(check, 100)
+
+    def test_what_is_not_finite_has_no_step(self):
+        for x in (math.inf, -math.inf, math.nan):
+            with self.assertRaisesRegex(ValueError, "step_at: .* has no neighbours"):
+                step_at(x, "float16")
+
+    def test_a_bf16_in_a_file_is_the_same_number(self):
+        def check(x, to, what):
+            y = round_to(x, "bfloat16")
+            if y < math.inf:
+                for number in (x, -x):
+                    self.assertEqual(decode(encode([number], "BF16"), "BF16"),
+                                     [math.copysign(y, number)], f"{what}: {x!r}")
+            else:
+                with self.assertRaises(OverflowError):
+                    encode([math.inf, x], "BF16")
+
+        self.for_all(check, 50)
+        self.assertEqual(decode(encode([math.inf, -math.inf], "BF16"), "BF16"),
+                         [math.inf, -math.inf])
 
     def test_any_depth_in_fresh_lists(self):
         x = [[2049.0], [1.0, -3.0]]
@@ -475,6 +496,11 @@ class Command(unittest.TestCase):
             answer = json.loads(here(*words, "--json").out)
             self.assertEqual(answer["result"]["after"]["guesses"], [])
             self.assertEqual(answer["result"]["changed"], [None, None])
+            table = [[math.nan] * 8 for _ in model.weights.w_embed]
+            pyres.save(model._replace(weights=model.weights._replace(w_embed=table)), path)
+            done = here(*words)
+            self.assertEqual(done.code, 1)
+            self.assertRegex(done.out, r"no number +channel 0 of embed at position 0")
 
     def test_what_is_refused(self):
         for words, code, message in (

@@ -78,7 +78,7 @@ def notes_on(out, names):
     """Sentences on what was written: files of those names.
 
     >>> notes_on("small", ["config.json", "model.safetensors"])
-    ['No tokenizer was written: there is none in the files of the model.']
+    ['No tokenizer was written: the model has none that transformers reads.']
     """
     from ..files.export import has_tokenizer
     if out.endswith(".bin"):
@@ -86,7 +86,7 @@ def notes_on(out, names):
     if "config.json" not in names:
         return []
     if not has_tokenizer(names):
-        return ["No tokenizer was written: there is none in the files of the model."]
+        return ["No tokenizer was written: the model has none that transformers reads."]
     return ["README.md says how transformers loads it."]
 
 

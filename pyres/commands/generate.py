@@ -5,12 +5,15 @@
 >>> COMMAND.name, COMMAND.takes
 ('generate', ('model', 'ids'))
 """
+import textwrap
+
 from ..generation import check_temperature, generate, token_ids
 from ..show import quoted
 from ..view import record, text
 from ..view.terminal import announced
+from ..view.tokens import text_runs
 from . import Answer, Command
-from .inputs import read_subject
+from .inputs import read_subject, without_tokenizer
 from .options import explained, from_0, whole
 
 __all__ = ["COMMAND"]
@@ -28,8 +31,7 @@ def add_options(parser):
 def generated(options):
     """Go on with what was given -> Answer."""
     model, source, given = read_subject(options)
-    no_tokenizer = type(given) is str and model.tokenizer is None
-    with explained("give token ids in place of TEXT: --ids 3,1,4" if no_tokenizer else None):
+    with explained(without_tokenizer(model, given, options)):
         check_temperature(options.temperature)
         tokens = token_ids(model, given)
         with announced("running the model", options.verbose, options.quiet):
@@ -38,21 +40,39 @@ def generated(options):
     if len(new) < options.n:
         notes.append(f"stopped after {len(new)} new tokens: "
                      f"the context of {model.config.n_ctx} is full")
-    written = None if model.tokenizer is None else model.tokenizer.decode(new, continues=True)
-    result = {"tokens": new, "text": written}
+    runs = None if model.tokenizer is None else text_runs(model, new)
+    texts = [] if runs is None else [run for run in runs if type(run) is str]
+    if runs is not None and len(texts) < len(runs):
+        notes.append(f"# and a number is a token without a text: {model.name} has "
+                     f"{model.config.d_vocab} tokens, its tokenizer {len(model.tokenizer.tokens)}")
+    result = {"tokens": new, "text": None if runs is None else "".join(texts)}
     asked = {"text": given if type(given) is str else None, "tokens": tokens, "n": options.n,
              "temperature": options.temperature, "seed": options.seed}
     described = record.model_record(source) if options.json else None
     return Answer(described, asked, result, [], notes,
-                  lambda look: generate_lines(given, new, written, notes, look))
+                  lambda look: generate_lines(given, new, runs, notes, look))
 
 
-def generate_lines(given, new, written, notes, look):
+def gone_on(given, runs):
+    """A text and the runs that go on with it, in quotes; # and the id of a token without a text.
+
+    >>> print(gone_on("to ", ["be", 511, " or"]), gone_on("", [511]))
+    'to be' #511 ' or' #511
+    """
+    if runs and type(runs[0]) is str:
+        given, runs = given + runs[0], runs[1:]
+    parts = [given] * bool(given or not runs) + runs
+    return " ".join([quoted(part) if type(part) is str else f"#{part}" for part in parts])
+
+
+def generate_lines(given, new, runs, notes, look):
     """The text with what was added, or the new ids; then what stopped it."""
-    if written is None:
+    if runs is None:
         lines = text.listed([str(token) for token in new], look)
     else:
-        lines = text.wrapped(quoted((given if type(given) is str else "") + written), look)
+        whole = gone_on(given if type(given) is str else "", runs)
+        # spaces are part of a text: the lines, one after the other, are the whole
+        lines = textwrap.wrap(text.shown(whole, look), look.columns, drop_whitespace=False)
     said = [] if look.quiet else notes
     return lines + [line for note in said for line in text.wrapped(note, look)]
 

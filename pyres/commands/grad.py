@@ -53,10 +53,10 @@ def grad(options):
     of = subject(options)
     r, metric = of.run, of.metric
     with explained(), announced("following the gradient", options.verbose, options.quiet):
+        found = paths.paths(r, metric) if options.paths else []
         lengths = gradients.state_lengths(r, metric)
         curves = gradients.curves(r, metric)
         parts = paths.path_length_gradients(r, metric)
-        found = paths.paths(r, metric) if options.paths else []
         slope_checks = slopes.slope_checks(r, metric) if options.check else []
         whole = gradients.state_gradients(r, metric)[0][1].total
     by_length = paths.masses(parts)

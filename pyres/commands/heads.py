@@ -37,9 +37,7 @@ def heads(options):
     begin, end = checked_layers(options.layers, len(r.steps.blocks))
     found = view.heads_of(r, at, begin, end)
     with announced("drawing random heads", options.verbose, options.quiet):
-        names = [head.name for head in found]
-        compositions = [c for c in circuits.compositions(model, options.draws)
-                        if c.later in names]
+        compositions = circuits.compositions(model, options.draws, layers=range(begin, end))
     notes = notes_on(model, found, compositions)
     described = record.model_record(source) if options.json else None
     of = Subject(model, source, given, r, at, None, None, None)

@@ -9,6 +9,7 @@
 >>> checked_position("last", n_tokens=8), checked_position(3, n_tokens=8)
 (7, 3)
 """
+import os
 import re
 import sys
 from collections import namedtuple
@@ -17,9 +18,10 @@ from ..model import run
 from ..study.lens import best, is_finite
 from ..study.metrics import logit
 from ..view.terminal import announced
-from ..view.tokens import bare_text
+from ..view.text import counted
+from ..view.tokens import bare_text, token_text, tokens_named
 from . import read_model
-from .options import BAD_INPUT, USAGE, Refused, explained
+from .options import BAD_INPUT, ENVIRONMENT, USAGE, Refused, explained
 
 __all__ = ["what_to_read", "Subject", "subject", "token_named", "input_record", "checked_position"]
 
@@ -48,6 +50,8 @@ def what_to_read(options):
     if options.ids is not None:
         return options.ids
     if options.text == "-":
+        if sys.stdin is None:
+            raise Refused(ENVIRONMENT, "there is no standard input", "give a TEXT")
         with explained():
             return re.sub(r"\r?\n\Z", "", sys.stdin.read())
     if options.text is None and options.model not in (None, "echo"):
@@ -62,10 +66,19 @@ def read_subject(options):
     return model, source, given
 
 
+def without_tokenizer(model, given, options):
+    """A hint for who gave a text to a model that has no tokenizer; None where that is not so."""
+    if type(given) is not str or model.tokenizer is not None:
+        return None
+    if os.path.exists(os.path.join(options.model or "", "tokenizer.model")):
+        return ("tokenizer.model is not read; give token ids (--ids 3,1,4), or let AutoTokenizer "
+                "of transformers write a tokenizer.json")
+    return "give token ids in place of TEXT: --ids 3,1,4"
+
+
 def run_of(model, given, options, edits=()):
     """The Run of what was given; Refused where it cannot be."""
-    no_tokenizer = type(given) is str and model.tokenizer is None
-    with explained("give token ids in place of TEXT: --ids 3,1,4" if no_tokenizer else None):
+    with explained(without_tokenizer(model, given, options)):
         with announced("running the model", options.verbose, options.quiet):
             return run(model, given, edits)
 
@@ -95,18 +108,25 @@ def token_named(model, text):
     >>> token_named(model, "b"), token_named(model, "#0")
     (1, 0)
     """
-    hint = f"a token is its text, or # and its id: #0 to #{model.config.d_vocab - 1}"
+    hint = ("a token is its text with its spaces, or # and its id: #0 to "
+            f"#{model.config.d_vocab - 1}")
     if re.fullmatch("#[0-9]{1,9}", text):
         if int(text[1:]) >= model.config.d_vocab:
             raise Refused(BAD_INPUT, f"there is no token {text}", hint)
         return int(text[1:])
     if model.tokenizer is None:
         raise Refused(BAD_INPUT, f"{text!r} is no token: this model has no tokenizer", hint)
+    found = tokens_named(model, text)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Refused(BAD_INPUT, f"{text!r} is the text of several tokens: "
+                      + ", ".join([f"#{token}" for token in found]), "name one by its id")
     with explained(hint):
         ids = model.tokenizer.encode(text, special=False, parse_special=True)
-    if len(ids) != 1:
-        raise Refused(BAD_INPUT, f"{text!r} is {len(ids)} tokens, {ids}", hint)
-    return ids[0]
+    parts = [f"{token_text(model, token)} #{token}" for token in ids[:8]]
+    raise Refused(BAD_INPUT, f"{text!r} is no token; as a text it is {counted(len(ids), 'token')}: "
+                  + ", ".join(parts + ["..."] * (len(ids) > 8)), hint)
 
 
 def input_record(of):

@@ -15,11 +15,14 @@ from ..study.effects import effect
 from ..study.gradients import branch_gradients, gradient_length, state_gradients
 from ..study.lens import lens
 from ..view import between, record, trace_rows
+from ..view.effects import check_record
 from ..view.look import look_lines
+from ..view.terminal import announced
 from ..view.tokens import token_text
 from . import Answer, Command
+from .ablate import check_named, notes_on
 from .inputs import input_record, subject
-from .options import explained
+from .options import explained, named
 
 __all__ = ["COMMAND"]
 
@@ -27,20 +30,22 @@ __all__ = ["COMMAND"]
 def add_options(parser):
     """The options of look."""
     parser.add_argument("text", nargs="?", metavar="TEXT", help="what is read; - is stdin")
-    parser.option("--without", metavar="WRITER", help="the writer switched off (L0.attn)")
+    parser.option("--without", type=named, metavar="WRITER",
+                  help="the writer switched off (L0.attn)")
 
 
 def looked(options):
     """Look at what was given -> Answer."""
     of = subject(options)
     r, metric, at = of.run, of.metric, of.position
-    found = contributions(r, metric)
-    readings = lens(r, targets=[of.target], top=3, positions=[at])
     off = options.without or (r.writers[1][0] if len(r.writers) > 1 else "embed")
-    with explained():
+    check_named(of.model, [off])
+    with explained(), announced("looking at it", options.verbose, options.quiet):
+        found = contributions(r, metric)
+        readings = lens(r, targets=[of.target], top=3, positions=[at])
         done = effect(r, [scale(off, 0)], metric)
-    gradient = {"whole": gradient_length(state_gradients(r, metric)[0][1].total),
-                "branches": gradient_length(branch_gradients(r, metric)[0])}
+        gradient = {"whole": gradient_length(state_gradients(r, metric)[0][1].total),
+                    "branches": gradient_length(branch_gradients(r, metric)[0])}
     states = rows_of(trace_rows(between(r, 0, len(r.steps.blocks)), at), readings, found.rows)
     chances = [softmax(one.logits[at])[of.target] for one in (r, done.edited_run)]
     result = {
@@ -49,14 +54,16 @@ def looked(options):
                    "direct": done.direct, "downstream": done.downstream, "rescale": done.rescale,
                    "total": done.total},
         "gradient": gradient}
-    checks = [record.check_record(r), check_of(found.check), check_of(done.check)]
+    checks = [record.check_record(r), check_record(found.check), check_record(done.check)]
+    notes = notes_on(of.model)
     described = record.model_record(of.source) if options.json else None
     words = {"model": f"{of.model.name}: {len(r.steps.blocks)} blocks, d_model "
                       f"{of.model.config.d_model}, {len(r.writers)} writers",
              "text": of.given if type(of.given) is str else None,
              "last": token_text(of.model, r.tokens[at]), "target": token_text(of.model, of.target),
-             "against": None if of.against is None else token_text(of.model, of.against)}
-    return Answer(described, input_record(of), result, checks, [],
+             "against": None if of.against is None else token_text(of.model, of.against),
+             "notes": notes[1:]}                            # the heading names the model
+    return Answer(described, input_record(of), result, checks, notes,
                   lambda look: look_lines(result, checks, words, lambda token: token_text(
                       of.model, token), look))
 
@@ -70,12 +77,6 @@ def rows_of(rows, readings, contributed):
                          for token, chance in guesses.get(row.name) or []],
              "contribution": given[row.name] + given.get(f"{row.name}.norm_bias", 0)}
             for row in rows]
-
-
-def check_of(check):
-    """A SumCheck as the JSON has it."""
-    return {"name": check.rule, "error": check.error, "tolerance": check.tolerance,
-            "ok": check.ok}
 
 
 COMMAND = Command("look", "[TEXT] [OPTIONS]", "one screen: the stream, and who wrote what",

@@ -32,7 +32,7 @@ def scored(options):
     """Score a text -> Answer."""
     model, source, given = read_subject(options)
     file = given if type(given) is str and os.path.isfile(given) else None
-    ids = encoded(model, given if file is None else read_text(file))
+    ids = encoded(model, given if file is None else read_text(file), options)
     with explained("a longer text, or --stride N with a smaller N"):
         with announced(f"scoring {len(ids)} tokens", options.verbose, options.quiet):
             loss, n_scored = text_loss(model, ids, options.stride)

@@ -7,6 +7,7 @@
 """
 from ..view import effects as view
 from ..view import record
+from ..view.terminal import announced
 from ..view.tokens import token_text
 from . import Answer, Command
 from .ablate import add_at, asked_at, check_named, notes_on, of_metric
@@ -44,7 +45,7 @@ def patched(options):
     check_named(of.model, [options.writer])
     source = run_of(of.model, given, options)
     positions = None if options.at == "all" else [of.position]
-    with explained():
+    with explained(), announced("running it patched", options.verbose, options.quiet):
         edit = patch(of.run, source, options.writer, positions)
         found = effect(of.run, [edit], of.metric, options.frozen)
     outcomes = [("base", view.outcome_record(of.run, of.position, found.before)),

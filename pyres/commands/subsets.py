@@ -28,17 +28,19 @@ def add_options(parser):
 
 def all_subsets(options):
     """Run a model with every subset of writers switched off -> Answer."""
-    from ..study.subsets import subsets
+    from ..study.subsets import MOST_WRITERS, subsets
     of = subject(options)
     writers = (writer_names(of.model.config)[1:] if options.writers is None
-               else options.writers.split(","))
+               else [writer.strip() for writer in options.writers.split(",")])
     check_named(of.model, writers)
     # only a terminal is shown how far it is
     quiet = options.quiet or sys.stderr is None or not sys.stderr.isatty()
-    with explained("--writers L0.attn,L0.mlp names fewer"):
+    too_many = len(writers) > MOST_WRITERS
+    with explained("--writers L0.attn,L0.mlp names fewer" if too_many else None):
         with Progress(2 ** len(writers), quiet) as progress:
             found = subsets(of.run, writers, of.metric,
                             progress=lambda done, total: progress(done, "subsets"))
+    with explained("trace shows which writer is not finite, ablate what is left without it"):
         result = view.subsets_record(found)
     checks = [view.check_record(check) for check in found.checks]
     notes = notes_on(of.model)

@@ -9,7 +9,7 @@
 from ..view import record, text
 from ..view.tokens import bare_text, token_text
 from . import Answer, Command
-from .inputs import read_subject
+from .inputs import read_subject, without_tokenizer
 from .options import BAD_INPUT, Refused, explained
 
 __all__ = ["COMMAND", "encoded"]
@@ -23,7 +23,7 @@ def add_options(parser):
 def tokens(options):
     """Cut a text into tokens -> Answer."""
     model, source, given = read_subject(options)
-    ids = encoded(model, given)
+    ids = encoded(model, given, options)
     texts = None if model.tokenizer is None else [bare_text(model, token) for token in ids]
     result = {"tokens": ids, "n_tokens": len(ids), "token_texts": texts}
     notes = notes_on(model, given, ids)
@@ -40,11 +40,11 @@ def tokens(options):
     return Answer(described, asked, result, [], notes, draw)
 
 
-def encoded(model, given):
+def encoded(model, given, options):
     """The ids of a text, or given ids, each in the vocabulary; of any number."""
     if type(given) is str and model.tokenizer is None:
         raise Refused(BAD_INPUT, f"the model {model.name!r} has no tokenizer",
-                      "give token ids in place of TEXT: --ids 3,1,4")
+                      without_tokenizer(model, given, options))
     if type(given) is str:
         with explained():
             return model.tokenizer.encode(given)

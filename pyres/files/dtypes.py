@@ -14,7 +14,9 @@ import struct
 import sys
 from array import array
 from collections import namedtuple
-from math import copysign, frexp, isfinite, ldexp
+from math import isinf
+
+from ..floats import round_to
 
 __all__ = ["DTYPES", "FLOATS", "decode", "encode"]
 
@@ -69,21 +71,6 @@ def decode(data, dtype):
     return numbers.tolist()
 
 
-def _round_to_bf16(number):
-    """Return the multiple of a BF16's step that is nearest to a float, of two the even one.
-
-    A BF16 has 8 binary digits: number = m * 2^e with 1/2 <= m < 1 lies between multiples of
-    2^(e - 8), and below the smallest normal number, 2^-126, between multiples of 2^-133. It is
-    rounded from the float in one step, for two (by way of F32) can end at the wrong neighbour.
-    """
-    if not isfinite(number):
-        return number
-    _, exponent = frexp(number)
-    step = max(exponent, -125) - 8
-    # round(-0.25) is 0 and has lost its sign.
-    return copysign(ldexp(round(ldexp(number, -step)), step), number)
-
-
 def _upper_halves(wide):
     halves = bytearray(len(wide) // 2)
     halves[0::2] = wide[2::4]
@@ -107,7 +94,10 @@ def encode(numbers, dtype):
         nan = float("nan")
         numbers = [x if x == x else nan for x in map(float, numbers)]
         if dtype == "BF16":
-            return _upper_halves(struct.pack(f"<{len(numbers)}f", *map(_round_to_bf16, numbers)))
+            rounded = round_to(numbers, "bfloat16")
+            if sum(map(isinf, rounded)) > sum(map(isinf, numbers)):
+                raise OverflowError(f"{dtype} holds numbers from {smallest} to {largest}")
+            return _upper_halves(struct.pack(f"<{len(numbers)}f", *rounded))
     elif numbers and (min(numbers) < smallest or max(numbers) > largest):
         raise OverflowError(f"{dtype} holds numbers from {smallest} to {largest}")
     return struct.pack(f"<{len(numbers)}{code}", *numbers)

@@ -8,6 +8,7 @@ A head uses its four matrices in two products only, both [d_model][d_model] with
 x_t and x_s are what the head reads, after the norm.  With rotary positions QK = w_qᵀ R w_k depends
 on how far apart the two tokens stand.  Each product is of rank d_head at most, and leaves its two
 factors free up to an invertible [d_head][d_head] matrix, so no single factor means anything.
+(Rotary positions or norms between w_q and w_k take some of QK's freedom away.)
 
 A head that reads what an earlier one wrote composes with it.  With OV_A of the earlier head A:
 
@@ -68,6 +69,32 @@ def transposed(of):
     return Map(transpose(of.right), transpose(of.left))
 
 
+class Measured(namedtuple("Measured", ("map", "lefts", "rights"))):
+    """A Map with the inner products of its left factor's columns and of its right factor's rows,
+    [d_head][d_head] each."""
+
+
+def measured(of):
+    """A Map as Measured.
+
+    >>> measured(Map([[1, 0], [2, 1]], [[3, 4], [0, 1]]))[1:]
+    ([[5, 2], [2, 1]], [[25, 4], [4, 1]])
+    """
+    columns = transpose(of.left)
+    return Measured(of, linear(columns, columns), linear(of.right, of.right))
+
+
+def _root_of_sum(a, b):
+    """The root of the sum of the products of two matrices' entries, where that is a sum of
+    squares; rounding can leave one that is 0 just below it."""
+    total = sum([sum(row) for row in multiply(a, b)])
+    return sqrt(total - total if total < 0 else total)
+
+
+def _norm(of):
+    return _root_of_sum(of.lefts, of.rights)
+
+
 def map_norm(of):
     """The Frobenius norm of a Map's matrix, the root of the sum of its squares.
 
@@ -78,16 +105,7 @@ def map_norm(of):
     >>> map_norm(Map([[3.0], [4.0]], [[5.0, 12.0]]))                  # 5 * 13
     65.0
     """
-    return sqrt(_sum_of_products(inner_products(transpose(of.left)), inner_products(of.right)))
-
-
-def inner_products(rows):
-    """Of every two rows: [n][d] -> [n][n]."""
-    return linear(rows, rows)
-
-
-def _sum_of_products(a, b):
-    return sum([sum(row) for row in multiply(a, b)])
+    return _norm(measured(of))
 
 
 # ---- a head's ----
@@ -275,12 +293,16 @@ def composition_score(later, earlier):
     >>> round(score, 12)                                              # reads 3 of (3, 4)
     0.6
     """
-    norms = map_norm(later) * map_norm(earlier)
+    return _score(measured(later), measured(earlier))
+
+
+def _score(later, earlier):
+    norms = _norm(later) * _norm(earlier)
     if norms == 0:
         return norms
-    middle = matmul(later.right, earlier.left)
-    read = matmul(transpose(middle), matmul(inner_products(transpose(later.left)), middle))
-    return sqrt(_sum_of_products(read, inner_products(earlier.right))) / norms
+    middle = matmul(later.map.right, earlier.map.left)
+    read = matmul(transpose(middle), matmul(later.lefts, middle))
+    return _root_of_sum(read, earlier.rights) / norms
 
 
 def random_score(d_model, d_later, d_earlier, n_draws=100, seed=0):
@@ -288,10 +310,13 @@ def random_score(d_model, d_later, d_earlier, n_draws=100, seed=0):
     Gaussian entries, of heads of width d_later and d_earlier.  It is near 1 / sqrt(d_model).
 
     Query, key and value composition have the same, because their factors have the same shapes.
+    Raises ValueError for n_draws below 1.
 
     >>> abs(random_score(16, 4, 4, n_draws=20) - 1 / 4) < 0.02
     True
     """
+    if n_draws < 1:
+        raise ValueError(f"random_score: n_draws is {n_draws}, and must be 1 or more")
     generator, total = Generator(seed), 0.0
     for _ in range(n_draws):
         total += composition_score(
@@ -311,8 +336,26 @@ class Composition(namedtuple("Composition", ("earlier", "later", "query", "key",
     """
 
 
-def compositions(model, n_draws=100, seed=0):
-    """The Composition of every head with every head of a later layer, in order.
+def all_heads(model):
+    """Every head as (layer, name, AttentionConfig, AttentionWeights, number in its layer)."""
+    return [(layer, f"L{layer}.attn.H{head}", block.attention, w.attn, head)
+            for layer, (block, w) in enumerate(zip(model.config.blocks, model.weights.blocks))
+            for head in range(block.attention.n_heads)]
+
+
+def reading_maps(w, config, head):
+    """What a head reads with, as Measured: QK transposed for its query, QK for its key, None where
+    they are normed; OV for its value."""
+    ov = measured(ov_map(w, config, head))
+    if is_normed(w):
+        return None, None, ov
+    qk = qk_map(w, config, head)
+    return measured(transposed(qk)), measured(qk), ov
+
+
+def compositions(model, n_draws=100, seed=0, layers=None):
+    """The Composition of every head with every head of a later layer, in order.  layers are the
+    layers of the later heads, by default all.
 
     Heads of one layer read the same stream and none reads what another writes: between them, and
     backwards, composition is 0, and there is no row.  With rotary positions QK is that of two
@@ -326,28 +369,17 @@ def compositions(model, n_draws=100, seed=0):
     >>> [(c.earlier, c.later) for c in found][:2]
     [('L0.attn.H0', 'L1.attn.H0'), ('L0.attn.H0', 'L1.attn.H1')]
     """
-    d_model, baselines, heads = model.config.d_model, {}, all_heads(model)
-    found = []
-    for layer, earlier, config_a, w_a, a in heads:
-        for later_layer, later, config_b, w_b, b in heads:
-            if layer >= later_layer:
+    heads = [(layer, name, config.d_head, reading_maps(w, config, head))
+             for layer, name, config, w, head in all_heads(model)]
+    baselines, found = {}, []
+    for layer, earlier, d_earlier, (_, _, written) in heads:
+        for later_layer, later, d_later, readings in heads:
+            if layer >= later_layer or layers is not None and later_layer not in layers:
                 continue
-            widths = (config_b.d_head, config_a.d_head)
+            widths = (d_later, d_earlier)
             if widths not in baselines:
-                baselines[widths] = random_score(d_model, widths[0], widths[1], n_draws, seed)
-            written, query, key = ov_map(w_a, config_a, a), None, None
-            if not is_normed(w_b):
-                qk = qk_map(w_b, config_b, b)
-                query = composition_score(transposed(qk), written)
-                key = composition_score(qk, written)
-            found.append(Composition(
-                earlier, later, query, key,
-                composition_score(ov_map(w_b, config_b, b), written), baselines[widths]))
+                baselines[widths] = random_score(
+                    model.config.d_model, d_later, d_earlier, n_draws, seed)
+            scores = [None if read is None else _score(read, written) for read in readings]
+            found.append(Composition(*([earlier, later] + scores + [baselines[widths]])))
     return found
-
-
-def all_heads(model):
-    """Every head as (layer, name, AttentionConfig, AttentionWeights, number in its layer)."""
-    return [(layer, f"L{layer}.attn.H{head}", block.attention, w.attn, head)
-            for layer, (block, w) in enumerate(zip(model.config.blocks, model.weights.blocks))
-            for head in range(block.attention.n_heads)]

@@ -4,9 +4,9 @@ The metric is dot(x, w) / s + constant, with x the final stream at the metric's 
 final norm's divisor.  u_k is what writer k wrote in the clean run, u'_k in the edited one, and e_k
 the edit applied to the clean write: u_k itself for a writer that is not edited.  Then
 
-    direct     = sum over edited writers c of dot(e_c - u_c, w) / s    the edited writes alone
-    downstream = sum over writers k of dot(u'_k - e_k, w) / s          what later writers make of it
-    rescale    = dot(x', w) / s' - dot(x', w) / s                      the final norm's divisor
+    direct     = sum over edited writers c of dot(e_c - u_c, w) / s   the edited writes alone
+    downstream = sum over writers k of dot(u'_k - e_k, w) / s         what later writers make of it
+    rescale    = dot(x', w) / s' - dot(x', w) / s                     the final norm's divisor
     total      = direct + downstream + rescale  =  metric(edited run) - metric(clean run)
 
 The last line is an identity, and every Effect carries the check of it.  The terms of downstream
@@ -107,7 +107,8 @@ class Effect(namedtuple("Effect", ("before", "after", "direct", "downstream", "r
     direct, downstream, rescale    the parts, total their sum
     ledger                         pairs (writer, its part of downstream)
     first_order                    the gradient at every edited update times the update's change:
-                                   what total would be if everything after were linear
+                                   of one writer, what total would be if everything after were
+                                   linear; of several, the sum of their estimates
     check                          SumCheck: direct + downstream + rescale = after - before
     edits, edited_run              what was done, and the Run; its model has the weights
     """

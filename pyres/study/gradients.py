@@ -37,6 +37,7 @@ from ..linalg import add, copied, dot, zeros_like
 from ..model import block_edits, run, stream_backward
 from ..scalar import sqrt
 from .metrics import final_gradient
+from .parts import checked_positions
 
 __all__ = ["step_names", "branch_pullback", "step_pullback", "StepJacobian", "step_jacobian",
            "state_gradients", "gradient_length", "StateLengths", "state_lengths",
@@ -143,7 +144,8 @@ def step_jacobian(run_record, step, at, of):
     >>> step_jacobian(run(small_model(), [0]), "L0.attn", at=0, of=0)
     StepJacobian(total=[[1.5]], identity=[[1.0]], branch=[[0.5]])
     """
-    at, of = checked_positions(run_record, at), checked_positions(run_record, of)
+    at, of = [checked_positions(run_record, t if isinstance(t, (list, tuple)) else [t])
+              for t in (at, of)]
     rows = []
     for t in at:
         for i in range(run_record.model.config.d_model):
@@ -152,17 +154,6 @@ def step_jacobian(run_record, step, at, of):
             parts = step_pullback(d_state, run_record, step)
             rows.append([[a for s in of for a in part[s]] for part in parts])
     return StepJacobian(*[[row[part] for row in rows] for part in range(3)])
-
-
-def checked_positions(run_record, positions):
-    """One position, or a list of them, as a list; ValueError for one that is not there."""
-    positions = positions if isinstance(positions, (list, tuple)) else [positions]
-    n_tokens = len(run_record.tokens)
-    for t in positions:
-        if type(t) is not int or not 0 <= t < n_tokens:
-            raise ValueError(f"step_jacobian: there is no position {t!r}; "
-                             f"the run has {n_tokens} tokens, 0 to {n_tokens - 1}")
-    return list(positions)
 
 
 # ---- at every state ----

@@ -38,7 +38,7 @@ core.
 [[-10.0, -12.0, -8.0], [None, -6.0, -4.0]]
 """
 from ..edits import replace, scale
-from ..model import run
+from ..model import run, writer_names
 from .metrics import value
 from .references import branch_of, check_same_weights, check_writers, raw_write
 from .sweeps import mapped
@@ -81,7 +81,8 @@ def comes_before(config, sender, receiver):
     """Whether what the sender writes is in the stream that the receiver reads.
 
     Heads of one sublayer do not read each other, nor do the two sublayers of a parallel block.
-    "final" reads everything, the embedding nothing.
+    "final" reads everything, the embedding nothing.  Raises ValueError for a branch that is not
+    there.
 
     >>> from pyres.model import small_model
     >>> comes_before(small_model().config, "L0.attn.H0", "L0.mlp")
@@ -89,6 +90,9 @@ def comes_before(config, sender, receiver):
     >>> comes_before(small_model("parallel").config, "L0.attn.H0", "L0.mlp")
     False
     """
+    for name in [sender] if receiver == FINAL else [sender, receiver]:
+        if branch_of(name) not in writer_names(config):
+            raise ValueError(f"comes_before: there is no writer {name!r}")
     if receiver == FINAL:
         return True
     sends, reads = _place(sender), _place(receiver)
@@ -153,7 +157,8 @@ def path_table(base_run, source_run, senders, receivers, metric, free_mlps=False
     [[None, -18.0]]
     """
     _check_pair("path_table", base_run, source_run)
-    _check_ends(base_run, list(senders) + list(receivers))
+    senders, receivers = list(senders), list(receivers)
+    _check_ends(base_run, senders + receivers)
     paths = [(sender, receiver) for sender in senders for receiver in receivers
              if comes_before(base_run.model.config, sender, receiver)]
     found = mapped(_changed, [(base_run, source_run, path, metric, free_mlps) for path in paths],

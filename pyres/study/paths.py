@@ -24,9 +24,11 @@ The gradient of token 0's logit, with branches of slope 1/2 and 3/2:
 ('L0.mlp',) [[1.5]]
 ('L0.attn', 'L0.mlp') [[0.75]]
 """
+import math
 from collections import namedtuple
 
 from ..linalg import add, copied, dot, subtract
+from ..sums import rounding_unit
 from .gradients import gradient_length, step_names, step_pullback
 from .metrics import final_gradient
 
@@ -128,12 +130,12 @@ def sum_of(parts):
 
 
 class PathCheck(namedtuple("PathCheck", ("error", "tolerance", "ok"))):
-    """Whether parts sum to a gradient: the largest difference, what rounding explains, and whether
-    it does."""
+    """Whether parts sum to a gradient: the largest difference, what rounding explains (0 in exact
+    numbers), and whether it does."""
 
 
-# Each part went through all the layers, and lost three or four of its sixteen digits.
-ROUNDING = 2.0 ** -40
+# Each part went through all the layers, and may have lost three or four digits there.
+LOST = 2.0 ** 12
 
 
 def path_check(parts, gradient):
@@ -145,5 +147,7 @@ def path_check(parts, gradient):
     gaps = [abs(a) for row in subtract(sum_of(parts), gradient) for a in row]
     # the maximum of numbers among which there is a NaN depends on their order; their sum is NaN
     error = max(gaps) if all([gap == gap for gap in gaps]) else sum(gaps)
-    size = sum([max([abs(a) for row in part for a in row]) for part in parts])
-    return PathCheck(error, ROUNDING * size, error <= ROUNDING * size)
+    size = float(sum([max([abs(a) for row in part for a in row]) for part in parts]))
+    unit = max([rounding_unit(a) for row in gradient for a in row])
+    tolerance = LOST * unit * size
+    return PathCheck(error, tolerance, error <= tolerance < math.inf)

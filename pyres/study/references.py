@@ -31,7 +31,8 @@ portable core.
 from collections import namedtuple
 
 from ..attention import given_writes, head_update, source_update
-from ..edits import check_edits, edit_update, replace, scale, set_pattern
+from ..edits import (check_edits, checked_positions, edit_update, replace, scale,
+                     set_pattern)
 from ..linalg import copied, sum_rows, zeros_like
 from ..model import block_edits, head_names, part_names, state_names, writer_names
 from ..readout import part_update
@@ -210,7 +211,7 @@ longer runs, fewer positions, or a global_mean
     """
     if mean.weights is not clean_run.model.weights:
         raise ValueError("mean_edit: the mean is of runs on other weights; take one of this model")
-    n_tokens = len(clean_run.tokens)
+    n_tokens, positions = len(clean_run.tokens), checked_positions("mean_edit", positions)
     if not mean.by_position:
         return replace(mean.writer, [mean.rows[0]] * n_tokens, positions)
     for t in range(n_tokens) if positions is None else positions:

@@ -13,7 +13,7 @@ nothing but the additions is to blame; where everything is narrow, more is lost 
 There is one rounding for each state: one for each writer, and one for both of a parallel block.
 Under post-norm the state is a norm's output and no sum, and the ledger refuses it.
 
-    Format, FORMATS, step_at, round_to    float32, float16, bfloat16
+    Format, FORMATS, step_at, round_to    float32, float16, bfloat16, as `floats` has them
     two_sum, lost_in                      additions without error
     rounding_edits                        the edits under which a run is rounded
     LedgerRow, Ledger, rounding_ledger    what each addition lost, and what came of it
@@ -33,6 +33,7 @@ import math
 from collections import namedtuple
 
 from ..edits import StateEdit, set_state
+from ..floats import FORMATS, Format, format_named, round_to, step_at
 from ..linalg import add, dot, subtract, zeros_like
 from ..model import run, state_names
 from ..nonlinear import log_softmax
@@ -41,89 +42,6 @@ from ..sums import ROUNDING, SumCheck
 
 __all__ = ["Format", "FORMATS", "step_at", "round_to", "two_sum", "lost_in", "rounding_edits",
            "LedgerRow", "Ledger", "rounding_ledger", "top_guess", "largest_loss", "ledger_check"]
-
-
-# ---- formats ----
-
-class Format(namedtuple("Format", ("name", "digits", "smallest", "limit"))):
-    """A float format.
-
-    digits      binary digits of a number, the leading one included
-    smallest    2**smallest is the smallest number above 0, and a step for all small ones
-    limit       every number is below 2**limit; what rounds to that or more is infinite
-    """
-
-
-FORMATS = (Format("float32", 24, -149, 128),
-           Format("float16", 11, -24, 16),
-           Format("bfloat16", 8, -133, 128))
-
-
-def format_named(to):
-    """The Format of a name; ValueError where there is none.
-
-    >>> format_named("float8")
-    Traceback (most recent call last):
-    ValueError: rounding: there is no format 'float8'; there are float32, float16, bfloat16
-    """
-    for form in FORMATS:
-        if form.name == to:
-            return form
-    names = ", ".join([form.name for form in FORMATS])
-    raise ValueError(f"rounding: there is no format {to!r}; there are {names}")
-
-
-def step_at(x, to):
-    """The distance between neighbours of a format, from the size of x on to the next power of two.
-
-    >>> step_at(1.0, "bfloat16"), step_at(-300.0, "bfloat16"), step_at(0.0, "float16")
-    (0.0078125, 2.0, 5.960464477539063e-08)
-    """
-    return math.ldexp(1.0, _step_exponent(x, format_named(to)))
-
-
-def _step_exponent(x, form):
-    if x == 0:
-        return form.smallest
-    _, exponent = math.frexp(x)                     # 2**(exponent - 1) <= |x| < 2**exponent
-    return max(exponent - form.digits, form.smallest)
-
-
-def round_to(x, to):
-    """The number of a format that is nearest to x, of two the even one; of a tensor, each.
-
-    Infinity where x is too large, as in hardware; NaN stays NaN, and -0.0 keeps its sign.  Raises
-    TypeError for what is no float, ValueError for another format.
-
-    A bfloat16 is found from the float itself.  By way of float32 it would be rounded twice, and
-    the first rounding can make a tie of what is none:
-
-    >>> round_to(1 + 2.0 ** -8 + 2.0 ** -40, "bfloat16")
-    1.0078125
-    >>> round_to(round_to(1 + 2.0 ** -8 + 2.0 ** -40, "float32"), "bfloat16")
-    1.0
-    >>> round_to([[1e-8, -65520.0]], "float16")
-    [[0.0, -inf]]
-    """
-    return _rounded(x, format_named(to))
-
-
-def _rounded(x, form):
-    if isinstance(x, (list, tuple)):
-        return [_rounded(part, form) for part in x]
-    if not isinstance(x, float):
-        raise TypeError(f"round_to: only floats are rounded, got {type(x).__name__}")
-    if x == 0 or x - x != 0:                        # inf - inf is nan
-        return x
-    exponent = _step_exponent(x, form)
-    n_steps = math.ldexp(abs(x), -exponent)         # exact, below 2**digits
-    whole = math.floor(n_steps)
-    rest = n_steps - whole
-    if rest > 0.5 or rest == 0.5 and whole % 2 == 1:
-        whole += 1
-    if whole >= 2 ** (form.limit - exponent):
-        return math.copysign(math.inf, x)
-    return math.copysign(math.ldexp(whole, exponent), x)
 
 
 # ---- additions without error ----
@@ -166,9 +84,12 @@ def rounding_edits(model, to):
     >>> from pyres.model import small_model
     >>> [edit.state for edit in rounding_edits(small_model(), "float16")]
     ['embed', 'L0.attn', 'L0.mlp']
+    >>> rounding_edits(small_model(), "float8")
+    Traceback (most recent call last):
+    ValueError: floats: there is no format 'float8'; there are float32, float16, bfloat16
     """
-    form = format_named(to)
-    return [set_state(name, lambda stream: _rounded(stream, form))
+    format_named(to)
+    return [set_state(name, lambda stream: round_to(stream, to))
             for name in state_names(model.config)]
 
 

@@ -22,7 +22,7 @@ Sensitivity(alpha=1, value=70.0, slope=30.0)
 from collections import namedtuple
 
 from ..blocks import branch_update_backward, norm_backward
-from ..edits import StateEdit, edit_update_backward, scale
+from ..edits import StateEdit, checked_positions, edit_update_backward, scale
 from ..linalg import dot
 from ..model import block_edits, run, stream_backward
 from .metrics import final_gradient, value
@@ -141,13 +141,12 @@ def sensitivity(clean_run, writer, alpha, metric, positions=None):
     >>> sensitivity(r, "L0.attn.H0", 0, logit(r.model, 0, 0))
     Sensitivity(alpha=0, value=50.0, slope=20.0)
     """
-    write = raw_write(clean_run, writer)
-    edited = run(clean_run.model, clean_run.tokens,
-                 clean_run.edits + [scale(writer, alpha, positions)])
+    write, edit = raw_write(clean_run, writer), scale(writer, alpha, positions)
+    edited = run(clean_run.model, clean_run.tokens, clean_run.edits + [edit])
     # nothing before the writer is edited, so what is scaled is what the clean run wrote
     gradient = write_gradient(edited, writer, update_gradients(edited, metric))
-    slope = sum([dot(gradient[t], write[t])
-                 for t in (range(len(write)) if positions is None else sorted(set(positions)))])
+    slope = sum([dot(d, u) for t, (d, u) in enumerate(zip(gradient, write))
+                 if edit.positions is None or t in edit.positions])
     return Sensitivity(alpha, value(edited, metric), slope)
 
 
@@ -163,6 +162,7 @@ def sweep(clean_run, writer, alphas, metric, positions=None, executor=None, prog
     >>> [(point.value, point.slope) for point in points]
     [(40.0, 30.0), (55.0, 30.0), (70.0, 30.0)]
     """
+    positions = checked_positions("sweep", positions)
     return mapped(_point, [(clean_run, writer, alpha, metric, positions) for alpha in alphas],
                   executor, progress)
 

@@ -2,7 +2,8 @@
 
 A gradient g at a state says that a small move v of the state moves the metric by the inner product
 of g and v.  Here the state is moved and the rest of the model is run.  No backward is used for
-that, so the check can fail.  This module is part of the portable core.
+that, so the check can fail.  The model's numbers are floats.  This module is part of the portable
+core.
 
     SlopeCheck, slope_checks
 
@@ -12,6 +13,7 @@ that, so the check can fail.  This module is part of the portable core.
 >>> [check.ok for check in slope_checks(r, logit(r.model, 0, 0))]
 [True, True, True]
 """
+import math
 from collections import namedtuple
 
 from ..edits import set_state
@@ -33,7 +35,7 @@ class SlopeCheck(namedtuple("SlopeCheck", ("state", "method", "by_gradient", "by
     by_step        the metric's slope along the direction, found by running the model
     error          how far they are apart
     tolerance      what the method and rounding explain
-    ok             error <= tolerance
+    ok             error <= tolerance, which is finite
     """
 
 
@@ -86,4 +88,5 @@ def _check(run_record, metric, state, gradient, generator):
         method, slope = "differences", narrow + (narrow - wide) / 3
         tolerance = abs(narrow - wide) + COARSE * (size + abs(value(run_record, metric)))
     error = abs(sum(terms) - slope)
-    return SlopeCheck(state, method, sum(terms), slope, error, tolerance, error <= tolerance)
+    return SlopeCheck(state, method, sum(terms), slope, error, tolerance,
+                      error <= tolerance < math.inf)

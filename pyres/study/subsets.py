@@ -73,14 +73,14 @@ def subsets(clean_run, writers, metric, executor=None, progress=None):
     >>> clean = run(small_model(), [0])
     >>> subsets(clean, ["L0.mlp.N0"] * 20, logit(clean.model, 0, 0))
     Traceback (most recent call last):
-    ValueError: subsets: 20 writers have 2^20 = 1048576 subsets, a run each; name at most 12, or \
-ask effects_of for each writer by itself
+    ValueError: subsets: 20 writers have 2^20 subsets, a run each; name at most 12, or ask \
+effects_of for each writer by itself
     """
     writers = list(writers)
     n = len(writers)
     if n > MOST_WRITERS:
-        raise ValueError(f"subsets: {n} writers have 2^{n} = {2 ** n} subsets, a run each; name "
-                         f"at most {MOST_WRITERS}, or ask effects_of for each writer by itself")
+        raise ValueError(f"subsets: {n} writers have 2^{n} subsets, a run each; name at most "
+                         f"{MOST_WRITERS}, or ask effects_of for each writer by itself")
     if len(set(writers)) < n:
         raise ValueError(f"subsets: a writer is named twice in {', '.join(writers)}")
     check_updates_only("subsets", clean_run.edits)

@@ -12,6 +12,8 @@ Bars say again what the numbers beside them say: to the left of the axis is belo
 direct      +0.500      |=
 downstream  -2.000 =====|
 """
+import math
+
 from ..study.subsets import interactions, subset_names
 from . import text
 from .rounding import guesses
@@ -68,15 +70,16 @@ def bar_text(share, room):
 
 
 def few_rows(rows, n):
-    """At most n rows of pairs (name, value), the largest in their order, and one that sums up the
-    others.
+    """At most n rows of pairs (name, value), the largest in their order and what is not finite
+    before all, and one that sums up the others.
 
     >>> few_rows([("a", 1.0), ("b", -9.0), ("c", 2.0), ("d", 5.0)], 3)
     [('b', -9.0), ('d', 5.0), ('2 others', 3.0)]
     """
     if len(rows) <= n:
         return rows
-    kept = sorted(sorted(range(len(rows)), key=lambda i: -abs(rows[i][1]))[:n - 1])
+    sizes = [abs(value) if value - value == 0 else math.inf for _, value in rows]
+    kept = sorted(sorted(range(len(rows)), key=lambda i: -sizes[i])[:n - 1])
     others = [value for i, (_, value) in enumerate(rows) if i not in kept]
     return [rows[i] for i in kept] + [(f"{len(others)} others", sum(others))]
 

@@ -15,7 +15,7 @@ colour; what it shows stands in a table as numbers.
 embed   |b               w   |
 L0.attn |             *      |
 """
-from math import ceil, floor, log10
+from math import ceil, comb, floor, log10
 
 from . import text
 
@@ -36,24 +36,12 @@ def grad_record(lengths, curves, by_length, by_path=()):
                          "rerun": curves.rerun},
               "identity": [one.identity for one in lengths],
               "branch": [one.branch for one in lengths],
-              "by_path_length": [{"branches": l, "paths": n_paths(n, l), **mass_record(mass)}
+              "by_path_length": [{"branches": l, "paths": comb(n, l), **mass_record(mass)}
                                  for l, mass in enumerate(by_length)]}
     if by_path:
         record["paths"] = [{"through": list(path.through), **mass_record(mass)}
                            for path, mass in by_path]
     return record
-
-
-def n_paths(n_steps, n_branches):
-    """How many paths through so many steps go through so many branches.
-
-    >>> [n_paths(4, k) for k in range(5)]
-    [1, 4, 6, 4, 1]
-    """
-    count = 1
-    for k in range(n_branches):
-        count = count * (n_steps - k) // (k + 1)
-    return count
 
 
 def check_records(path_check, slope_checks=()):
@@ -159,7 +147,7 @@ def grad_lines(title, lengths, curves, by_length, by_path, checks, notes, look):
                                            ("r", curves.rerun)], look)
     n = len(by_length) - 1
     lines += [""] + mass_table(["through", "paths"], [
-        ([f"{l} {'branch' if l == 1 else 'branches'}", f"{n_paths(n, l):,}"], mass)
+        ([f"{l} {'branch' if l == 1 else 'branches'}", f"{comb(n, l):,}"], mass)
         for l, mass in enumerate(by_length)], look)
     if by_path:
         steps = curves.states[1:]

@@ -92,13 +92,14 @@ LONGEST_LABEL = 10
 def map_lines(heads, labels, look):
     """The patterns of Heads side by side, as many as fit, under their names and beside the tokens'
     labels.  Where not even one fits, the last tokens are shown."""
-    labels = [label if len(label) <= LONGEST_LABEL else label[:LONGEST_LABEL - 1] + "~"
-              for label in labels]
+    longest = min(LONGEST_LABEL, look.columns - 2 - max([len(head.name) for head in heads]))
+    labels = [label if len(label) <= longest else label[:longest - 1] + "~" for label in labels]
     left = max([len(label) for label in labels]) + 2
     first = max(0, len(labels) - (look.columns - left))
     width = max([len(labels) - first] + [len(head.name) for head in heads])
     n_beside = max(1, (look.columns - left + 2) // (width + 2))
-    lines = []
+    lines = [] if first == 0 else text.wrapped(
+        f"the last {len(labels) - first} of {text.counted(len(labels), 'token')}:", look) + [""]
     for begin in range(0, len(heads), n_beside):
         chunk = heads[begin:begin + n_beside]
         rows = [(label, [row[first:] for row in cells]) for label, cells
@@ -112,8 +113,8 @@ def map_lines(heads, labels, look):
 
 # ---- text ----
 
-LEGEND = ("A row is what a token takes from each token, from the first on, in tenths: . is less "
-          "than half of one, # is all ten.")
+LEGEND = ("A row is what a token takes from each of these tokens, in their order, in tenths: . is "
+          "less than half of one, # is all ten.")
 NORMS = ("|QK| and |OV| are the sizes of what a head compares and of what it carries, w_q "
          "transposed times w_k and w_o times w_v: the root of the sum of squares, of the weights "
          "as they are.")
@@ -122,12 +123,14 @@ COMPOSED = ("How much a later head's query, key or value reads of what an earlie
 
 
 def most_composed(compositions, n=10):
-    """The n pairs of heads that compose most in one of the three ways, beyond chance."""
-    def most(c):
-        scores = [score for score in (c.query, c.key, c.value) if score is not None]
-        return max(scores) - c.baseline
+    """The n pairs of heads that compose most in one of the three ways, beyond chance; first those
+    that have a score which is no number."""
+    def key(c):
+        scores = [score - c.baseline for score in (c.query, c.key, c.value) if score is not None]
+        unknown = any([score != score for score in scores])
+        return not unknown, 0 if unknown else -max(scores), c.earlier, c.later
 
-    return sorted(compositions, key=lambda c: (-most(c), c.earlier, c.later))[:n]
+    return sorted(compositions, key=key)[:n]
 
 
 def heads_lines(run, position, labels, heads, compositions, notes, look):
@@ -142,11 +145,15 @@ def heads_lines(run, position, labels, heads, compositions, notes, look):
         for head in heads], look) + [""] + paragraph(NORMS)
     lines += text.painted("heading", text.wrapped(f"{labels[position]} looks at", look), look)
     lines += text.pair_table([(head.name, ", ".join(
-        [f"{labels[s]} {text.figure(weight, look)}" for s, weight in head.looks_at]))
+        [f"{labels[s]} {text.figure(weight, look)}" for s, weight in head.looks_at]) or "?")
         for head in heads], look) + [""]
     lines += map_lines(heads, labels, look) + [""] + paragraph(LEGEND)
     if compositions:
-        lines += composition_table(most_composed(compositions), look) + [""] + paragraph(COMPOSED)
+        most = most_composed(compositions)
+        if len(most) < len(compositions):
+            lines += text.painted("heading", text.wrapped(
+                f"the {len(most)} of {len(compositions)} pairs that compose most", look), look)
+        lines += composition_table(most, look) + [""] + paragraph(COMPOSED)
     for note in notes:
         lines += text.wrapped(note, look) + [""]
     return lines[:-1]

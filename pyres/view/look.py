@@ -6,27 +6,41 @@ Where a model has many writers, those in the middle share one row, so that the c
 contributions still sums to the logit.
 """
 from ..show import quoted
-from .text import check_lines, figure, painted, shown, small, updates_painted, wrapped
+from .text import (check_lines, figure, number_table, painted, shown, small, updates_painted,
+                   wrapped)
 
 __all__ = ["look_lines"]
 
-MOST_ROWS, PROG = 10, "python3 -m pyres"
+MOST_ROWS, MOST_TEXT, PROG = 10, 40, "python3 -m pyres"
 
 
 def look_lines(result, checks, words, label, look):
     """The lines of what look found: result and checks of the JSON, words about the subject, and
     label(token), a token as text."""
     lines = painted("heading", wrapped(words["model"], look), look)
-    text = "" if words["text"] is None else f"{quoted(words['text'])}: "
-    lines += wrapped(f"{text}what comes after {words['last']}?", look)
+    lines += wrapped(f"{said(words['text'])}what comes after {words['last']}?", look)
     lines += table(result, words, label, look)
-    lines += summed(result, checks, words, look) + [""]
+    lines += summed(result, checks, words, look)
+    for note in [] if look.quiet else words["notes"]:
+        lines += wrapped(note, look)
+    lines += [""]
     lines += effect_lines(result["effect"], words, look)
     gradient = result["gradient"]
     lines += wrapped(f"Gradient reaching the embedding: {figure(gradient['whole'], look)}; "
                      f"through branches alone: {figure(gradient['branches'], look)}.", look)
     following = f"Next: {PROG} ablate {result['effect']['writer']} | writers | lens | grad | -h"
     return lines + ([] if look.quiet else wrapped(following, look))
+
+
+def said(text):
+    """The text that was given, or its end where it is long; nothing where ids were.
+
+    >>> said("to be"), said("a" + "b" * 40) == "... '" + "b" * 40 + "': "
+    ("'to be': ", True)
+    """
+    if text is None:
+        return ""
+    return "... " * (len(text) > MOST_TEXT) + f"{quoted(text[-MOST_TEXT:])}: "
 
 
 def table(result, words, label, look):
@@ -36,7 +50,7 @@ def table(result, words, label, look):
     cells = [["embed" if row["name"] == "embed" else f"+ {row['name']}"]
              + [two(row[key], look) for key in ("length", "added", "cosine")]
              + ["  ".join([f"{label(guess['token'])} {percent(guess['probability'])}"
-                           for guess in row["guesses"]]), signed(row["contribution"])]
+                           for guess in row["guesses"]]), signed(row["contribution"], look)]
              for row in rows]
     return fitted(head, cells, [abs(row["contribution"]) for row in rows], look)
 
@@ -60,18 +74,24 @@ def shortened(rows):
 
 def fitted(head, cells, sizes, look):
     """The table's lines: numbers to the right, guesses to the left, and as many of them as fit;
-    behind each contribution a bar where there is room."""
+    behind each contribution a bar where there is room.  Where the numbers alone do not fit, each
+    row is a small table of its own."""
     widths = [max([len(row[k]) for row in [head] + cells]) for k in range(len(head))]
     room = look.columns - sum(widths[:4]) - widths[5] - 10
+    if room < 0:
+        numbers = [[shown(cell, look) for cell in row[:4] + row[5:]] for row in [head] + cells]
+        return number_table(numbers[0], numbers[1:], look)
     widths[4] = max(0, min(widths[4], room))
-    bar, most = min(8, room - widths[4] - 2), max(sizes + [0])
+    # a size that is not finite makes the sum so, and then there are no bars
+    bar = min(8, room - widths[4] - 2) if sum(sizes) - sum(sizes) == 0 else 0
+    most = max(sizes + [0])
     lines = []
     for row, size in zip([head] + cells, [0] + sizes):
         guess = row[4] if len(row[4]) <= widths[4] else cut(row[4], widths[4])
         line = (f"{row[0]:<{widths[0]}}  " + "  ".join(
             [f"{row[k]:>{widths[k]}}" for k in (1, 2, 3)])
             + f"  {guess:<{widths[4]}}  {row[5]:>{widths[5]}}")
-        if bar > 0 and most - most == 0 and most > 0:
+        if bar > 0 and most > 0:
             line += "  " + "=" * round(bar * size / most)
         lines.append(shown(line.rstrip(), look))
     return painted("heading", lines[:1], look) + updates_painted(lines[1:], look)
@@ -86,8 +106,8 @@ def cut(text, width):
 
 def summed(result, checks, words, look):
     """What the contributions sum to, and whether everything adds up."""
-    lines = wrapped(f"With the constant {signed(result['constant'])} they sum to the logit "
-                    f"{signed(result['logit'])}.", look)
+    lines = wrapped(f"With the constant {signed(result['constant'], look)} they sum to the logit "
+                    f"{signed(result['logit'], look)}.", look)
     if all([check["ok"] for check in checks]):
         worst = max([check["error"] for check in checks])
         return lines + wrapped(f"check: updates sum to the stream, contributions to the logit, "
@@ -97,12 +117,13 @@ def summed(result, checks, words, look):
 
 def effect_lines(effect, words, look):
     """What one writer did."""
-    verb = "falls" if effect["after"] < effect["before"] else "rises"
-    parts = ", ".join([f"{name} {signed(effect[name])}"
+    before, after = effect["before"], effect["after"]
+    verb = "falls" if after < before else "rises" if after > before else "goes"
+    parts = ", ".join([f"{name} {signed(effect[name], look)}"
                        for name in ("direct", "downstream", "rescale")])
     return (wrapped(f"Without {effect['writer']}, {words['target']} {verb} from "
-                    f"{percent(effect['before'])} to {percent(effect['after'])}:", look)
-            + wrapped(f"  {parts} = total {signed(effect['total'])}", look, "  "))
+                    f"{percent(before)} to {percent(after)}:", look)
+            + wrapped(f"  {parts} = total {signed(effect['total'], look)}", look, "  "))
 
 
 def two(x, look):
@@ -115,22 +136,23 @@ def two(x, look):
     return figure(x, look._replace(precision=min(2, look.precision)))
 
 
-def signed(x):
-    """A number with its sign.
+def signed(x, look):
+    """The same with its sign; 0 has none.
 
-    >>> signed(9.313), signed(-0.0), signed(-0.25)
-    ('+9.31', '+0.00', '-0.25')
+    >>> from .text import Look
+    >>> signed(9.313, Look()), signed(-0.0, Look()), signed(-0.0004, Look())
+    ('+9.31', '0.00', '-4e-04')
     """
-    return "%+.2f" % (x + 0.0)
+    return ("+" if x > 0 else "") + two(x, look)
 
 
 def percent(chance):
     """A chance in percent, in few characters.
 
-    >>> percent(0.997), percent(0.00004), percent(1.0)
-    ('99.7%', '<0.1%', '100%')
+    >>> percent(0.997), percent(0.00004), percent(1.0), percent(float("nan"))
+    ('99.7%', '<0.1%', '100%', 'nan')
     """
     if 0 < chance < 0.0005:
         return "<0.1%"
     text = "%.1f" % (100 * chance)
-    return ("100" if text == "100.0" else text) + "%"
+    return text if text == "nan" else ("100" if text == "100.0" else text) + "%"

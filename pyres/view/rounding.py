@@ -113,4 +113,4 @@ def outcome(ledger, position, token_text, look):
             ("logits", f"differ by up to {text.figure(ledger.logit_difference[position], look)}"),
             ("divergence", f"{text.small(ledger.divergence[position])} nats"),
             ("largest loss", f"{text.figure(lost, look)}, {where}") if lost - lost == 0 else
-            ("overflow", where)]
+            ("overflow" if lost == lost else "no number", where)]

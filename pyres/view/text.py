@@ -19,6 +19,7 @@ stream       1     2  3
 = stream     1.5   1  3
 + MLP        off
 """
+import re
 import textwrap
 from collections import namedtuple
 
@@ -62,13 +63,23 @@ def shown(text, look):
     return text
 
 
+# the spaces at the beginning and at the end of a token in quotes
+OF_TOKENS = re.compile(r"""(?<!\S)['"] +| +(?=['"](\W|\Z))""")
+
+
 def wrapped(text, look, indent=""):
-    """The text as lines of at most look.columns, those after the first behind `indent`.
+    """The text as lines of at most look.columns, those after the first behind `indent`.  No line
+    is broken at a space that a token begins or ends with, for there it would be lost.
 
     >>> wrapped("a stream is a sum", Look(columns=12), indent="  ")
     ['a stream is', '  a sum']
+    >>> wrapped("what comes after ' the'?", Look(columns=18))
+    ['what comes', "after ' the'?"]
     """
-    return textwrap.wrap(shown(text, look), look.columns, subsequent_indent=indent)
+    # no-break spaces: of those in the text itself, shown leaves none
+    text = OF_TOKENS.sub(lambda found: found.group().replace(" ", "\xa0"), shown(text, look))
+    lines = textwrap.wrap(text, look.columns, subsequent_indent=indent)
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def listed(items, look):
