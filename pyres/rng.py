@@ -16,8 +16,8 @@ __all__ = ["Generator", "normal_tensor"]
 MASK = (1 << 64) - 1
 STEP, MIX, MIX_AGAIN = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
-# `normal` has twelve lanes of 128 bits in one integer.  In each lane: 1; the mask of its lower half;
-# how far its state is ahead.
+# `normal` has twelve lanes of 128 bits in one integer.  In each lane: 1; the mask of its lower
+# half; how far its state is ahead.
 ONES = sum([1 << 128 * i for i in range(12)])
 LOW = ONES * MASK
 AHEAD = sum([((i + 1) * STEP & MASK) << 128 * i for i in range(12)])

@@ -97,17 +97,18 @@ def settings(n_steps=1000, batch=16, rate=3e-3, warm_up=50, beta1=0.9, beta2=0.9
 
 class Moments(namedtuple("Moments", ("step", "first", "second"))):
     """step, how many there were; first and second, moving means of every gradient and of its
-    square, in the structure of the weights.
+    square, in the structure of the weights, but each tensor as one row (see flat).
     """
 
 
 def no_moments(weights):
     """The Moments before the first step.
 
-    >>> no_moments([1.0, 2.0])
+    >>> no_moments([[1.0], [2.0]])
     Moments(step=0, first=[0.0, 0.0], second=[0.0, 0.0])
     """
-    return Moments(0, map_leaves(zeros_like, weights), map_leaves(zeros_like, weights))
+    first, second = [map_leaves(lambda w: zeros_like(flat(w)), weights) for _ in range(2)]
+    return Moments(0, first, second)
 
 
 def adamw(weights, gradients, moments, rule, rate, factor=1):
@@ -128,13 +129,23 @@ def adamw(weights, gradients, moments, rule, rate, factor=1):
     """
     t = moments.step + 1
     rest = 1 - rule.beta1 ** t, 1 - rule.beta2 ** t
+    firsts, seconds = [], []
 
     def moved(w, g, m, v):
-        return by_rows(adamw_row(rule, rate, rest, factor, is_matrix(w)), w, g, m, v)
+        row, m, v = adamw_row(flat(w), flat(g), m, v, rule, rate, rest, factor, is_matrix(w))
+        firsts.append(m)
+        seconds.append(v)
+        return shaped_like(w, row)
 
-    parts = map_leaves(moved, weights, gradients, moments.first, moments.second)
-    weights, first, second = [map_leaves(lambda of_leaf: of_leaf[k], parts) for k in range(3)]
+    weights = map_leaves(moved, weights, gradients, moments.first, moments.second)
+    first, second = [in_place_of(weights, rows) for rows in (firsts, seconds)]
     return weights, Moments(t, first, second)
+
+
+def in_place_of(weights, rows):
+    """The structure of the weights, with the rows in the tensors' places."""
+    following = iter(rows)
+    return map_leaves(lambda _: next(following), weights)
 
 
 def is_matrix(tensor):
@@ -154,47 +165,39 @@ def flat(tensor):
     return list(chain.from_iterable(tensor)) if is_nested(tensor) else tensor
 
 
-def by_rows(f, *tensors):
-    """A list of tensors, of the shape of those that are given.  f takes each of these as one row,
-    and returns a list of rows.
+def shaped_like(tensor, row):
+    """A row as flat makes it, in the shape of a tensor.
 
-    >>> both = lambda u, v: [[a + b for a, b in zip(u, v)], [a * b for a, b in zip(u, v)]]
-    >>> by_rows(both, [[1, 2], [3, 4]], [[5, 6], [7, 8]]), by_rows(both, 2, 3)
-    ([[[6, 8], [10, 12]], [[5, 12], [21, 32]]], [5, 6])
+    >>> shaped_like(0, [5]), shaped_like([[0, 0], [0, 0]], [1, 2, 3, 4])
+    (5, [[1, 2], [3, 4]])
     """
-    rows = f(*[flat(tensor) for tensor in tensors])
-    if not isinstance(tensors[0], (list, tuple)):
-        return [row[0] for row in rows]
-    if not is_nested(tensors[0]):
-        return rows
-    width = len(tensors[0][0])
-    return [[row[k:k + width] for k in range(0, len(row), width)] for row in rows]
+    if not isinstance(tensor, (list, tuple)):
+        return row[0]
+    if not is_nested(tensor):
+        return row
+    width = len(tensor[0])
+    return [row[k:k + width] for k in range(0, len(row), width)]
 
 
-def adamw_row(rule, rate, rest, factor, decays):
-    """A function of rows of weights, gradients, and moving means of these and of their squares:
-    the weights after the step, and the means.  rest is what the means are divided by, 1 - beta1^t
-    and 1 - beta2^t.
+def adamw_row(w, g, m, v, rule, rate, rest, factor, decays):
+    """Return (w, m, v) after the step: rows of weights, of gradients, and of the moving means of
+    these and of their squares.  rest is what the means are divided by, 1 - beta1^t and
+    1 - beta2^t.
 
     >>> rule = settings(beta1=0.5, beta2=0.75, eps=0.0, decay=0.5)
-    >>> moved = adamw_row(rule, rate=0.5, rest=(0.5, 0.25), factor=1, decays=True)
-    >>> moved([1.0], [1.0], [0.0], [1.0])         # 1 - 0.5 * (0.5 / 0.5 / sqrt(1 / 0.25) + 0.5)
-    [[0.5], [0.5], [1.0]]
+    >>> adamw_row([1.0], [1.0], [0.0], [1.0], rule, rate=0.5, rest=(0.5, 0.25), factor=1,
+    ...           decays=True)                    # 1 - 0.5 * (0.5 / 0.5 / sqrt(1 / 0.25) + 0.5)
+    ([0.5], [0.5], [1.0])
     """
     # everything that is the same for all entries is worked out before the loops
     beta1, beta2 = rule.beta1, rule.beta2
     new1, new2 = (1 - beta1) * factor, (1 - beta2) * factor * factor
     pace, rest2, eps = rate / rest[0], rest[1], rule.eps
     keep = 1 - rate * rule.decay if decays else 1
-
-    def moved(w, g, m, v):
-        m = [beta1 * a + new1 * d for a, d in zip(m, g)]
-        v = [beta2 * a + new2 * d * d for a, d in zip(v, g)]
-        root = for_row(sqrt, v[:1], "adamw")        # beta2 has made all of them of one type
-        w = [keep * a - pace * b / (root(c / rest2) + eps) for a, b, c in zip(w, m, v)]
-        return [w, m, v]
-
-    return moved
+    m = [beta1 * a + new1 * d for a, d in zip(m, g)]
+    v = [beta2 * a + new2 * d * d for a, d in zip(v, g)]
+    root = for_row(sqrt, v[:1], "adamw")            # beta2 has made all of them of one type
+    return [keep * a - pace * b / (root(c / rest2) + eps) for a, b, c in zip(w, m, v)], m, v
 
 
 # ---- clipping and the schedule ----
@@ -295,7 +298,7 @@ def total(shares):
         loss = loss + more_loss
         if more is not None:
             gradients = more if gradients is None else map_leaves(
-                lambda a, b: by_rows(lambda u, v: [add(u, v)], a, b)[0], gradients, more)
+                lambda a, b: shaped_like(a, add(flat(a), flat(b))), gradients, more)
     return loss, gradients
 
 

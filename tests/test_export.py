@@ -225,14 +225,17 @@ class AgainstTransformers(Folder):
     def test_token_ids_and_tokenizer_of_the_folder_it_came_from(self):
         folder = os.path.join(self.parent, "from")
         shutil.copytree(os.path.join(MODELS, "llama"), folder)
-        for name in ("tokenizer.json", "special_tokens_map.json"):
+        copied = ("tokenizer.json", "special_tokens_map.json", "tokenizer.model")
+        for name in copied + ("generation_config.json", "optimizer.pt"):
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                 file.write(f'"{name}"')
         model = random_model(1, "llama")
         values = export.export_folder(model, self.out, source=folder)
         self.assertEqual((values["bos_token_id"], values["eos_token_id"]), (1, 2))
         written = files_in(self.out)
-        self.assertEqual(written["special_tokens_map.json"], b'"special_tokens_map.json"')
+        self.assertEqual({name: data.decode() for name, data in written.items()
+                          if name not in ("README.md", "config.json", "model.safetensors")},
+                         {name: f'"{name}"' for name in copied})
         self.assertIn(b"AutoTokenizer.from_pretrained", written["README.md"])
         values = export.export_folder(model, self.out, force=True)
         self.assertEqual((values["bos_token_id"], values["eos_token_id"]), (None, None))

@@ -168,18 +168,55 @@ class Refusals(unittest.TestCase):
             pyres.load("no/such/folder")
         with self.assertRaisesRegex(ValueError, "name the folder"):
             pyres.load(os.path.join(MODELS, "gpt2", "config.json"))
+        with tempfile.TemporaryDirectory() as folder:
+            alone = os.path.join(folder, "gpt2.safetensors")
+            shutil.copy(os.path.join(MODELS, "gpt2", "model.safetensors"), alone)
+            with self.assertRaisesRegex(ValueError, "not a model of pyres.*, so name the folder"):
+                pyres.load(alone)
 
     def test_what_is_no_weight_may_not_go_unseen(self):
         # gpt2's tied table may be there twice; another family's head may not
         self.refused("embed_out.weight' is not a weight", name="llama",
                      tensors={"embed_out.weight": [[0.5] * 16] * 31})
 
-    def test_a_folder_without_weights(self):
-        with changed("llama") as folder:
-            os.rename(os.path.join(folder, "model.safetensors"),
-                      os.path.join(folder, "pytorch_model.bin"))
-            with self.assertRaisesRegex(FileNotFoundError, "save it as safetensors"):
-                pyres.load(folder)
+    def test_what_a_folder_holds_instead(self):
+        """Each folder lacks its weights, or all it needs, and has another file."""
+        for name, remedy in (
+                ("pytorch_model.bin", "save it as safetensors"),
+                ("consolidated.00.pth", "save it as safetensors"),
+                ("tiny.Q4_K_M.gguf", "name the Hugging Face folder"),
+                ("adapter_config.json", "merge it"), ("snapshots", "name the folder that is in"),
+                ("model.safetensors.incomplete", "fetch it again")):
+            for config in (True, False):
+                with self.subTest(name, config=config), changed("llama") as folder:
+                    os.remove(os.path.join(folder, "model.safetensors"))
+                    if not config:
+                        os.remove(os.path.join(folder, "config.json"))
+                    open(os.path.join(folder, name), "wb").close()
+                    lacks = "model.safetensors" if config else "config.json"
+                    with self.assertRaisesRegex(FileNotFoundError,
+                                                f"has no {lacks}, but '{name}': .*{remedy}"):
+                        pyres.load(folder)
+
+    def test_weights_by_another_name(self):
+        for name, remedy in (("model-00001-of-00002.safetensors", "fetch model.*index.json, too"),
+                             ("weights.safetensors", "rename it")):
+            with self.subTest(name), changed("llama") as folder:
+                os.rename(os.path.join(folder, "model.safetensors"), os.path.join(folder, name))
+                with self.assertRaisesRegex(FileNotFoundError, f"but '{name}': .*{remedy}"):
+                    pyres.load(folder)
+                os.remove(os.path.join(folder, "config.json"))
+                with self.assertRaisesRegex(FileNotFoundError, "has no config.json; a model's"):
+                    pyres.load(folder)
+
+    def test_a_key_draws_nothing_on_a_terminal(self):
+        for key in ("a\nb\x1b[31m", "a" * 5000, "\u202e"):
+            rope = {"rope_type": "default", "rope_theta": 1e4, key: 1}
+            with changed("llama", config={"rope_parameters": rope}) as folder:
+                with self.assertRaisesRegex(ValueError, "expected no such key") as caught:
+                    pyres.load(folder)
+            self.assertTrue(str(caught.exception).isprintable())
+            self.assertLess(len(str(caught.exception)), 400)
 
 
 @contextlib.contextmanager

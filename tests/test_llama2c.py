@@ -16,7 +16,7 @@ from unittest import mock
 import pyres
 from pyres.config import RotaryConfig, norm_config
 from pyres.files import llama2c
-from pyres.files.llama2c import HEADER_BYTES, TABLES, Header, config_of, layout
+from pyres.files.llama2c import HEADER_BYTES, TABLES, Header, config_of, layout, parse_header
 from pyres.model import make_model
 from pyres.rng import Generator
 from pyres.rotary import frequencies
@@ -162,6 +162,12 @@ class FilesThatLie(Folder):
                             (b"\x80\x02}q", "pickle"), (b"GGUF\3\0\0\0", "GGUF")):
             with self.subTest(kind), self.assertRaisesRegex(ValueError, kind):
                 pyres.load(self.file(begin + b"\0" * 100))
+
+    def test_no_width_is_taken_for_another_kind_of_file(self):
+        """A pickle begins with 80 02, and so do files of width 640."""
+        for dim in range(2, 1 << 16, 2):
+            sizes, _ = parse_header(struct.pack("<7i", dim, 8, 1, 1, 1, 3, 16), "wide.bin")
+            self.assertEqual(sizes.dim, dim)
 
     def test_weights_that_are_no_numbers_are_carried(self):
         data = bytearray(content(os.path.join(DATA, "tied.bin")))

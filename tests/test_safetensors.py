@@ -178,6 +178,12 @@ class ReadTest(FileCase):
         self.put(struct.pack("<Q", 90_000_000) + b'{"w":')
         self.assertRefused("90000000", "has 5")
 
+    def test_a_length_is_not_taken_for_another_kind_of_file(self):
+        """This header's length is written 80 02 01, as pickles begin."""
+        header = b'{"w":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}}'
+        self.put(file_bytes(header.ljust(0x010280), b"\x07"))
+        self.assertEqual(self.read_all(), {"w": [7]})
+
     def test_shapes_that_take_no_bytes_take_no_memory_either(self):
         self.put(file_bytes({"w": entry(0, 0, (10 ** 12, 0))}))
         self.assertRefused("'w'", "empty lists")
@@ -270,7 +276,7 @@ class ReadTest(FileCase):
     def test_a_missing_file_is_an_oserror(self):
         with self.assertRaises(FileNotFoundError):
             safetensors.read(self.path)
-        with self.assertRaises(OSError):
+        with self.assertRaisesRegex(ValueError, "is no file, but a folder"):
             safetensors.read(self.folder)
 
 
@@ -524,6 +530,20 @@ class WriteTest(FileCase):
         with open(plain, "wb"):
             pass
         self.assertEqual(os.stat(self.path).st_mode, os.stat(plain).st_mode)
+
+    def test_what_is_no_file_is_not_replaced(self):
+        os.remove(self.path)
+        kinds = [(os.mkdir, os.rmdir)]
+        if hasattr(os, "mkfifo"):
+            kinds.append((os.mkfifo, os.remove))
+        for make, unmake in kinds:
+            make(self.path)
+            kind = os.stat(self.path).st_mode
+            with self.assertRaisesRegex(FileExistsError, "exists, and is no file"):
+                safetensors.write(self.path, {"w": [1.0]})
+            self.assertEqual(os.stat(self.path).st_mode, kind)
+            self.assertEqual(os.listdir(self.folder), ["some.safetensors"])
+            unmake(self.path)
 
     def test_a_link_stays_a_link(self):
         link = os.path.join(self.folder, "link")

@@ -125,7 +125,8 @@ def token_named(model, text):
     with explained(hint):
         ids = model.tokenizer.encode(text, special=False, parse_special=True)
     parts = [f"{token_text(model, token)} #{token}" for token in ids[:8]]
-    raise Refused(BAD_INPUT, f"{text!r} is no token; as a text it is {counted(len(ids), 'token')}: "
+    many = counted(len(ids), "token")
+    raise Refused(BAD_INPUT, f"{text!r} is no token; as a text it is {many}: "
                   + ", ".join(parts + ["..."] * (len(ids) > 8)), hint)
 
 

@@ -9,7 +9,7 @@
     llama2c                 .bin files of llama2.c
     tokenizers              the tokenizers of published models
     traces                  states and updates that were recorded elsewhere, see study.audit
-    strict_json             JSON from a file that is not trusted
+    opening, strict_json    files that are not trusted, and JSON in them
 """
 import os
 import pkgutil

@@ -29,8 +29,8 @@ class Characters:
     """
 
     def __init__(self, tokens, bos=None):
-        if (len(set(tokens)) < len(tokens)
-                or not all([type(text) is str and text for text in tokens])):
+        if (not all([type(text) is str and text for text in tokens])
+                or len(set(tokens)) < len(tokens)):
             raise ValueError("Characters: tokens are texts, none empty and no two alike")
         if bos is not None and not (type(bos) is int and 0 <= bos < len(tokens)):
             raise ValueError(f"Characters: bos is {bos!r}, "

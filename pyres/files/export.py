@@ -33,6 +33,7 @@ from .families import FAMILIES
 from .fields import Fields, read_object
 from .fitting import filled, misfits, theta_of, with_pairing
 from .huggingface import MAX_CONFIG_BYTES, file_tensors
+from .opening import read_bytes
 from .safetensors import write, write_whole
 
 __all__ = ["DTYPE_NAMES", "Shape", "SHAPES", "hugging_face", "check_place", "export_folder"]
@@ -181,8 +182,9 @@ With pyres:
 """
 WITH_TOKENIZER = '    tokenizer = AutoTokenizer.from_pretrained("FOLDER")\n'
 WITHOUT_TOKENIZER = "\nNo tokenizer was written; give token ids.\n"
-TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
-                   "special_tokens_map.json")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model",
+                   "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                   "chat_template.jinja")
 FILES = ("README.md", "config.json", "model.safetensors") + TOKENIZER_FILES
 
 
@@ -206,8 +208,7 @@ def tokenizer_files(model, source):
     found = {}
     for name in TOKENIZER_FILES:
         if os.path.exists(os.path.join(source, name)):
-            with open(os.path.join(source, name), "rb") as file:
-                found[name] = file.read()
+            found[name] = read_bytes(os.path.join(source, name))
     return found, {key: values.get(key) for key in TOKEN_IDS}
 
 
@@ -217,7 +218,8 @@ def has_tokenizer(names):
     >>> has_tokenizer(["config.json", "vocab.json", "merges.txt"])
     True
     """
-    return "tokenizer.json" in names or "vocab.json" in names and "merges.txt" in names
+    return ("tokenizer.json" in names or "tokenizer.model" in names
+            or "vocab.json" in names and "merges.txt" in names)
 
 
 def as_json(values):

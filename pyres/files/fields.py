@@ -11,9 +11,8 @@
 Traceback (most recent call last):
 ValueError: config.json: n_head is '2'; expected a whole number of at least 1
 """
-import os
-
-from .strict_json import brief, parse
+from .opening import read_json
+from .strict_json import brief, brief_key
 
 __all__ = ["REQUIRED", "NEUTRAL", "read_object", "Fields"]
 
@@ -67,11 +66,7 @@ def read_object(path, max_bytes):
     ...     read_object(path, 100)
     {'n_embd': 4}
     """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > max_bytes:
-            raise ValueError(f"{path}: {size} bytes, where at most {max_bytes} are read")
-        values = parse(file.read(size), path)
+    values = read_json(path, max_bytes)
     if type(values) is not dict:
         raise ValueError(f"{path}: expected a JSON object")
     return values
@@ -118,7 +113,7 @@ than 64
 
     def refuse(self, key, value, wanted):
         """Raise ValueError: the file, the key, its value and what was wanted."""
-        raise ValueError(f"{self.what}: {key} is {brief(value)}; expected {wanted}")
+        raise ValueError(f"{self.what}: {brief_key(key)} is {brief(value)}; expected {wanted}")
 
     def size(self, key, default=REQUIRED, bounded=True):
         """A whole number of at least 1."""

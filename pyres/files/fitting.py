@@ -110,10 +110,10 @@ def differences(here, there, name=""):
 # What a name among the fields of configs and the leaves of weights is about.
 SUBJECTS = (("norm", re.compile(r".*_norm(\.kind|\.bias)?")),
             ("eps", re.compile(r".*_norm\.eps")),
-           ("positions", re.compile(r"w_pos|.*\.rotary")),
-           ("frequencies", re.compile(r".*\.rotary\.frequencies")),
+            ("positions", re.compile(r"w_pos|.*\.rotary")),
+            ("frequencies", re.compile(r".*\.rotary\.frequencies")),
             ("gate", re.compile(r".*\.mlp\.[wb]_gate")),
-           ("biases", re.compile(r".*\.(attn|mlp)\.b_\w+")))
+            ("biases", re.compile(r".*\.(attn|mlp)\.b_\w+")))
 ABSENT_MEANS_NOTHING = re.compile(r".*\.(b_\w+|bias|gain)")
 
 

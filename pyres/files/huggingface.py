@@ -27,6 +27,7 @@ True
 """
 import json
 import os
+import re
 from collections import namedtuple
 
 from ..model import make_model
@@ -79,6 +80,8 @@ def inspect(folder):
     (['h.0.attn.bias'], ['use_cache'])
     """
     path = os.path.join(folder, "config.json")
+    if not os.path.exists(path):
+        raise _missing(folder, "config.json", INSTEAD)
     values = read_object(path, MAX_CONFIG_BYTES)
     family = _family(values, path)
     tensors, files = _tensors(folder)
@@ -99,6 +102,33 @@ def inspect(folder):
 
 MAX_CONFIG_BYTES = 1_000_000
 
+# names of what a folder may hold instead, and what to do then
+INSTEAD = (
+    (r"snapshots", "this is a cache of the hub, so name the folder that is in there"),
+    (r"adapter_config\.json", "an adapter changes another model, so merge it into that and save "
+                              "the whole"),
+    (r".*\.gguf", "it is not read, so name the Hugging Face folder that it was made of"),
+    (r".*\.(bin|pt|pth|ckpt|h5|msgpack)", "it is of another kind, which may run code when it is "
+                                          "read, so save it as safetensors"),
+    (r".*\.(incomplete|part|crdownload)", "it was not fetched to its end, so fetch it again"),
+)
+INSTEAD_OF_WEIGHTS = (
+    (r".*-of-.*\.safetensors", f"the index of several files is missing, so fetch {INDEX}, too"),
+    (r".*\.safetensors", "weights are found by that name alone, so rename it"),
+)
+
+
+def _missing(folder, what, instead):
+    """The FileNotFoundError for a folder without one of its files; it says what to do where the
+    folder holds something else."""
+    names = sorted(os.listdir(folder))
+    for pattern, remedy in instead:
+        for name in names:
+            if re.fullmatch(pattern, name):
+                return FileNotFoundError(f"{folder} has no {what}, but {brief(name)}: {remedy}")
+    return FileNotFoundError(f"{folder} has no {what}; a model's folder has config.json, and "
+                             "model.safetensors or several files with their index")
+
 
 def _family(values, path):
     for family in FAMILIES:
@@ -115,8 +145,7 @@ def _tensors(folder):
         if os.path.exists(os.path.join(folder, INDEX)):
             tensors = ShardedTensors(folder)
             return tensors, tensors.paths
-        raise FileNotFoundError(f"{folder} has no weights: neither model.safetensors nor {INDEX}; "
-                                "other kinds of files are not read, so save it as safetensors")
+        raise _missing(folder, "model.safetensors", INSTEAD + INSTEAD_OF_WEIGHTS)
     return read(path), [path]
 
 

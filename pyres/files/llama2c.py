@@ -32,6 +32,7 @@ from ..rotary import angles, frequencies
 from ..weights import leaves, weights_from_leaves
 from .dtypes import DTYPES, decode, encode
 from .fitting import filled, misfits, with_pairing
+from .opening import opened, refuse_strangers
 from .safetensors import flatten, nest, write_whole
 
 __all__ = ["Header", "parse_header", "layout", "load", "save"]
@@ -39,16 +40,6 @@ __all__ = ["Header", "parse_header", "layout", "load", "save"]
 EPS, THETA = 1e-5, 10000.0
 
 HEADER_BYTES = 28
-# what else is called .bin, by its first bytes
-STRANGERS = (
-    (b"24ka", "a llama2.c file of a later version (it begins with the magic 0x616b3432); only "
-              "version 0 is read, so export it again with --version 0"),
-    (b"PK\x03\x04", "a PyTorch archive, which can run code when it is read and so is not; save "
-                    "the model as safetensors"),
-    (b"\x80\x02", "a pickle, which can run code when it is read and so is not; save the model as "
-                  "safetensors"),
-    (b"GGUF", "a GGUF file, which is not read; name the Hugging Face folder that it was made of"),
-)
 
 
 class Header(namedtuple("Header", ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads",
@@ -69,9 +60,7 @@ def parse_header(data, what):
     ValueError: odd.bin: dim 6 over n_heads 2 is 3 channels a head; rotary positions turn them \
 in pairs, so it must be even
     """
-    for begin, kind in STRANGERS:
-        if data.startswith(begin):
-            raise ValueError(f"{what} is {kind}")
+    refuse_strangers(data, what)
     if len(data) < HEADER_BYTES:
         raise ValueError(f"{what}: {len(data)} bytes, a llama2.c file begins with {HEADER_BYTES} "
                          "of header; it is cut short, so fetch it again")
@@ -155,8 +144,7 @@ def load(path, eps=EPS, theta=THETA):
     (1e-05, 'interleaved')
     """
     path, found = os.fsdecode(path), {}
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    with opened(path) as (file, size):
         header, tied = parse_header(file.read(HEADER_BYTES), path)
         parts = layout(header, tied)
         needed = HEADER_BYTES + 4 * sum([n * prod(shape) for _, n, shape in parts])

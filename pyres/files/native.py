@@ -24,6 +24,7 @@ such as a date.  Both are written whole or not at all.
 """
 import json
 import os
+from math import prod
 
 from ..config import (AttentionConfig, BlockConfig, ModelConfig, NormConfig, RotaryConfig,
                       check_config)
@@ -32,7 +33,7 @@ from ..training import SETTINGS_FIELDS, Moments, Training, settings
 from ..weights import leaf_shapes, leaves, weights_from_leaves
 from .characters import Characters
 from .safetensors import read, read_bytes, write
-from .strict_json import brief, parse
+from .strict_json import brief, brief_key, parse
 
 __all__ = ["config_to_json", "config_from_json", "save", "load", "load_bytes", "save_training",
            "load_training"]
@@ -176,24 +177,36 @@ def _whole_model(tensors):
 def _model(metadata, tensors, shapes, what, expected):
     """The Model that metadata and tensors describe.  No tensor is asked for before all shapes are
     known to fit the config."""
-    if metadata.get("format") != expected:
+    found = metadata.get("format")
+    if found != expected:
+        of_hub = ("; a file of the Hugging Face hub is read with its folder's config.json, so "
+                  "name the folder" if found in (None, "pt", "tf", "flax", "mlx") else "")
         raise ValueError(f"{what}: not a {expected.split()[1]} of pyres: its format is "
-                         f"{brief(metadata.get('format'))}, expected {expected!r}")
+                         f"{brief(found)}, expected {expected!r}{of_hub}")
     for key in ("name", "config", "characters"):
         if key not in metadata:
             raise ValueError(f"{what}: the metadata lacks {key!r}")
     config = config_from_json(metadata["config"], f"{what}: config")
     known = parse(metadata["characters"].encode("utf-8"), f"{what}: characters")
     try:
-        tokenizer = None if known is None else Characters(known["tokens"], known["bos"])
-        if tokenizer is not None and len(tokenizer.tokens) != config.d_vocab:
-            raise ValueError(f"{len(tokenizer.tokens)} characters "
-                             f"for a vocabulary of {config.d_vocab}")
+        tokenizer = _characters(known, config.d_vocab)
         _check_shapes(config, shapes)
         weights = weights_from_leaves(config, tensors)
         return make_model(config, weights, metadata["name"], tokenizer)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{what}: {error}") from None
+
+
+def _characters(known, d_vocab):
+    """The tokenizer that metadata describes, or None."""
+    if known is None:
+        return None
+    if (type(known) is not dict or set(known) != {"tokens", "bos"}
+            or type(known["tokens"]) is not list):
+        raise ValueError("characters are null, or an object of a list, tokens, and bos")
+    if len(known["tokens"]) != d_vocab:
+        raise ValueError(f"{len(known['tokens'])} characters for a vocabulary of {d_vocab}")
+    return Characters(known["tokens"], known["bos"])
 
 
 def _check_shapes(config, shapes):
@@ -202,7 +215,7 @@ def _check_shapes(config, shapes):
     fits = dict(leaf_shapes(config))
     for name in shapes:
         if name not in fits:
-            raise ValueError(f"the tensor {name} is no weight of this config")
+            raise ValueError(f"the tensor {brief_key(name)} is no weight of this config")
         if shapes[name] not in fits[name]:
             raise ValueError(f"{name} has shape {shapes[name]}, the config asks for "
                              + " or ".join([str(fit) for fit in fits[name]]))
@@ -227,7 +240,7 @@ def save_training(training, path, about):
     ...     save_training(start(small_model(), settings(seed=7)), path, {"task": "echo"})
     ...     stored = read(path)
     ...     stored["weights.w_embed"], stored["second.w_embed"]
-    ([[16.0], [8.0]], [[0.0], [0.0]])
+    ([[16.0], [8.0]], [0.0, 0.0])
     >>> stored.metadata["step"], stored.metadata["random_state"], stored.metadata["about"]
     ('0', '7', '{"task": "echo"}')
     """
@@ -267,8 +280,9 @@ def load_training(path):
     model = _model(metadata, weights, shapes["weights"], what, RESUME_FORMAT)
     try:
         for part in PARTS[1:]:
-            if shapes[part] != shapes["weights"]:
-                raise ValueError(f"the tensors of {part} are not shaped like the weights")
+            sizes = {name: (prod(shape),) for name, shape in shapes["weights"].items()}
+            if shapes[part] != sizes:
+                raise ValueError(f"the rows of {part} are not as long as the weights")
         told = parse(metadata["settings"].encode("utf-8"), "settings")
         if type(told) is not list or len(told) != len(SETTINGS_FIELDS):
             raise ValueError(f"settings are a list of {', '.join(SETTINGS_FIELDS)}")

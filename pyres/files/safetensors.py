@@ -36,6 +36,7 @@ from itertools import chain, takewhile
 from math import prod
 
 from .dtypes import DTYPES, FLOATS, decode, encode
+from .opening import opened, refuse_strangers
 from .strict_json import brief, parse
 
 try:
@@ -215,17 +216,20 @@ def _check_header_length(length, what):
                          "this may be another kind of file")
 
 
-def _read_header(file, what):
+def _read_header(file, size, what):
     """Return the header's bytes and how many bytes of data follow; the length is checked first."""
-    size = os.fstat(file.fileno()).st_size
+    begin = file.read(64)
+    if begin[8:9] != b"{":
+        refuse_strangers(begin, what)
     if size < 8:
         raise ValueError(f"{what} has {size} bytes; a safetensors file begins with 8 that give "
                          "the length of its header")
-    length, left = int.from_bytes(file.read(8), "little"), size - 8
+    length, left = int.from_bytes(begin[:8], "little"), size - 8
     _check_header_length(length, what)
     if length > left:
         raise ValueError(f"{what}: the header is said to have {length} bytes, the file has {left} "
                          "after its length; it is cut short, so fetch it again")
+    file.seek(8)
     return file.read(length), left - length
 
 
@@ -258,9 +262,9 @@ class Tensors(Mapping):
 
     def __init__(self, path):
         self.path = os.fsdecode(path)
-        with open(self.path, "rb") as file:
+        with opened(self.path) as (file, size):
             self._stamp = _stamp(file)
-            header, n_bytes = _read_header(file, self.path)
+            header, n_bytes = _read_header(file, size, self.path)
         self.metadata, self._entries = parse_header(header, n_bytes, self.path)
         self._begin_of_data = 8 + len(header)
 
@@ -299,7 +303,7 @@ class Tensors(Mapping):
             raise ValueError(f"{self.path}: tensor {brief(name)}: {error}") from None
 
     def _decoded(self, entry):
-        with open(self.path, "rb") as file:
+        with opened(self.path) as (file, _):
             self._check_unchanged(file)
             begin, length = self._begin_of_data + entry.begin, entry.end - entry.begin
             with _bytes_of(file, begin, length) as (data, offset):
@@ -445,6 +449,7 @@ def write_whole(path, pieces):
 
     They are written into a temporary folder next to path, forced to the disk, and take path's
     place in one step. Where anything fails, path is what it was and the temporary folder is gone.
+    FileExistsError where path is a folder, or a device, whose place no file should take.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -455,6 +460,8 @@ def write_whole(path, pieces):
     """
     # A link stays a link: what it points to is replaced.
     target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise FileExistsError(f"{os.fsdecode(path)} exists, and is no file; name another place")
     # A folder, because a file from tempfile could be read by its owner alone.
     with tempfile.TemporaryDirectory(prefix=".pyres-", dir=os.path.dirname(target)) as folder:
         complete = os.path.join(folder, "complete")

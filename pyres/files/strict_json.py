@@ -10,8 +10,9 @@ refused, always with a ValueError of one line that names the file, where it
     has a number of more than 300 characters      a long one takes int() quadratic time
     nests deeper than 64                          json would end in RecursionError
 
-In reading order: `brief` quotes a value in an error message, `check_strings` and `check_nesting`
-look at the text before json does, the three hooks see what json found, and `parse` is for users.
+In reading order: `brief` and `brief_key` quote in an error message, `check_strings` and
+`check_nesting` look at the text before json does, the three hooks see what json found, and `parse`
+is for users.
 
 >>> parse(b'{"n_heads": 2, "eps": 0.5, "tags": ["a", null]}', "config.json")
 {'n_heads': 2, 'eps': 0.5, 'tags': ['a', None]}
@@ -25,7 +26,7 @@ import re
 import reprlib
 from collections import Counter
 
-__all__ = ["brief", "parse"]
+__all__ = ["brief", "brief_key", "parse"]
 
 MAX_DEPTH = 64
 # Every integer of so few characters can still become a float (below 1e308), and int() reads it
@@ -59,6 +60,15 @@ def brief(value):
     quoting.maxstring = quoting.maxother = 120
     quote = quoting.repr(value).replace("\n", " ")
     return quote if len(quote) <= 160 else quote[:157] + "..."
+
+
+def brief_key(key):
+    """A key as it stands where it is short, of letters, digits, _ and points; else quoted.
+
+    >>> print(brief_key("n_embd"), brief_key("blocks.0.mlp"), brief_key("two words"))
+    n_embd blocks.0.mlp 'two words'
+    """
+    return key if key.replace(".", "_").isidentifier() and len(key) < 60 else brief(key)
 
 
 def check_strings(text):
@@ -141,6 +151,9 @@ def parse(data, what):
     >>> parse(b"[NaN]", "list.json")
     Traceback (most recent call last):
     ValueError: list.json: NaN is not JSON
+    >>> parse(b"[1, 2", "a.json")
+    Traceback (most recent call last):
+    ValueError: a.json: no JSON, or cut short: Expecting ',' delimiter: line 1 column 6 (char 5)
     >>> parse(b"9" * 5000, "number.json")
     Traceback (most recent call last):
     ValueError: number.json: a number of 5000 characters; at most 300 are read
@@ -151,5 +164,7 @@ def parse(data, what):
         check_nesting(check_strings(text))
         return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number,
                           parse_int=_number(int), parse_float=_number(float))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{what}: no JSON, or cut short: {error}") from None
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None

@@ -343,9 +343,9 @@ def tells(part, fit, features, target):
     """Whether it means something that factors for every channel bring these features to a target.
 
     So many free numbers may fit by chance, where tokens are few, or much alike, or rounded to few
-    digits.  So the sum must be off for most tokens, and the fit not nearly; of coarse numbers there
-    must be two tokens a feature; and a claim without sense must not hold as well: each channel's
-    feature in place of the one before it.
+    digits.  So the sum must be off for most tokens, and the fit not nearly; of coarse numbers
+    there must be two tokens a feature; and a claim without sense must not hold as well: each
+    channel's feature in place of the one before it.
     """
     n_tokens = len(target.numbers)
     few = max(part.units) > COARSE and n_tokens < 2 * len(features)

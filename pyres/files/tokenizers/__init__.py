@@ -7,7 +7,7 @@
     bpe            byte-pair encoding
     splitting      normalizers, and how a text is cut into pieces first
     decoding       from tokens back to a text
-    parts          files that are not trusted, and the objects in them
+    parts          the objects in a file that is not trusted
     reading        tokenizer.json
     gpt2           vocab.json and merges.txt
     llama2c        tokenizer.bin
@@ -28,6 +28,7 @@ What is read: BPE, of bytes (GPT-2, Llama 3, Qwen) or of characters with bytes f
 """
 import os
 
+from ..opening import read_bytes, read_json
 from .writing import tokenizer_json_of_characters
 
 __all__ = ["load", "load_folder", "tokenizer_json_of_characters"]
@@ -54,12 +55,12 @@ def load(path):
         return tokenizer
     if not os.path.exists(path):
         raise FileNotFoundError(f"load: there is no file {path!r}")
-    from . import gpt2, llama2c, parts, reading     # not before a text is to be read
+    from . import gpt2, llama2c, reading        # not before a text is to be read
     if name in ("vocab.json", "merges.txt"):
         return gpt2.tokenizer_from_folder(folder)
     if name.endswith(".bin"):
-        return llama2c.tokenizer_from_bin(parts.read_bytes(path), path)
-    return reading.tokenizer_from_json(parts.read_json(path), path)
+        return llama2c.tokenizer_from_bin(read_bytes(path), path)
+    return reading.tokenizer_from_json(read_json(path), path)
 
 
 def load_folder(folder):

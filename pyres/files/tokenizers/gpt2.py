@@ -15,7 +15,8 @@ They are read as GPT-2's, unless a file beside them says that they are another's
 """
 import os
 
-from .parts import Part, read_json, read_text
+from ..opening import read_bytes, read_json
+from .parts import Part
 from .reading import tokenizer_from_json
 
 __all__ = ["gpt2_json", "tokenizer_from_folder"]
@@ -58,7 +59,12 @@ def tokenizer_from_folder(folder):
         raise ValueError(f"{added}: not read; {REMEDY}")
     if os.path.exists(config):
         _check_gpt2(config)
-    values = gpt2_json(Part(read_json(vocab), vocab).values, read_text(merges))
+    vocabulary = Part(read_json(vocab), vocab).values
+    try:
+        text = read_bytes(merges).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{merges}: {error}") from None
+    values = gpt2_json(vocabulary, text)
     return tokenizer_from_json(values, f"{vocab} with merges.txt")
 
 

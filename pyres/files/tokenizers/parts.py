@@ -1,8 +1,7 @@
-"""Files that are not trusted, and the objects in them: every value is checked as it is taken.
+"""The objects in a file that is not trusted: every value is checked as it is taken.
 
-    MAX_IDS                            how many ids a vocabulary may have
-    read_bytes, read_json, read_text   a file, of bounded size
-    Part                               an object of a JSON file
+    MAX_IDS    how many ids a vocabulary may have
+    Part       an object of a JSON file
 
 >>> part = Part({"type": "Split", "invert": 1}, "tokenizer.json", "pre_tokenizer")
 >>> part.typed("type", str)
@@ -11,40 +10,11 @@
 Traceback (most recent call last):
 ValueError: tokenizer.json: pre_tokenizer.invert is 1; expected true or false
 """
-from ..strict_json import brief, parse
+from ..strict_json import brief, brief_key
 
-__all__ = ["MAX_IDS", "read_bytes", "read_json", "read_text", "Part"]
+__all__ = ["MAX_IDS", "Part"]
 
-# The largest published tokenizer.json is a third of this, the largest vocabulary an eighth.
-MAX_FILE_BYTES = 100_000_000
-MAX_IDS = 1 << 21
-
-
-# ---- files ----
-
-def read_bytes(path):
-    """The bytes of a file; ValueError where there are more than any tokenizer has."""
-    with open(path, "rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"{path}: larger than {MAX_FILE_BYTES} bytes, which no tokenizer is")
-    return data
-
-
-def read_json(path):
-    """The values of a JSON file, by the rules of strict_json."""
-    return parse(read_bytes(path), path)
-
-
-def read_text(path):
-    """The text of a file; ValueError where it is no UTF-8."""
-    try:
-        return read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-# ---- objects ----
+MAX_IDS = 1 << 21           # eight times the largest vocabulary that is published
 
 REQUIRED = object()
 
@@ -75,8 +45,7 @@ class Part:
 
     def name(self, key):
         """Where the value of a key stands, in one short line whatever the key is."""
-        key = key if key.isidentifier() and len(key) < 40 else brief(key)
-        return f"{self.place}.{key}" if self.place else key
+        return f"{self.place}.{brief_key(key)}" if self.place else brief_key(key)
 
     def refuse(self, key, wanted):
         """Raise ValueError: the file, where, the value and what was wanted."""

@@ -57,8 +57,8 @@ def _string(part):
     """The text that a part looks for; a regular expression is refused."""
     pattern = part.inner("pattern")
     if "Regex" in pattern.values:
-        pattern.refuse("Regex", "a String: of regular expressions, Split alone is read, with those "
-                       "that were published with " + ", ".join(PATTERNS))
+        pattern.refuse("Regex", "a String: regular expressions are read in Split alone, and those "
+                       "alone that were published with " + ", ".join(PATTERNS))
     text = pattern.some_text("String")
     pattern.finish()
     return text
