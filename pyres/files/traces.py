@@ -32,6 +32,7 @@ import re
 from collections import namedtuple
 
 from . import safetensors, strict_json
+from .opening import opened, read_json
 
 __all__ = ["Recorded", "read"]
 
@@ -48,14 +49,12 @@ class Recorded(namedtuple("Recorded", ("states", "updates", "normed"))):
 def read(path):
     """The Recorded trace of a file; OSError where it cannot be read, ValueError where it is none.
     """
-    with open(path, "rb") as file:
+    with opened(path) as (file, size):
         head = file.read(9)
-        size = file.seek(0, 2)
-        # a safetensors file begins with the length of its header, as text never does
-        if head[8:] == b"{" and int.from_bytes(head[:8], "little") + 8 <= size:
-            return from_tensors(safetensors.read(path), path)
-        file.seek(0)
-        return from_json(strict_json.parse(file.read(), path), path)
+    # a safetensors file begins with the length of its header, as text never does
+    if head[8:] == b"{" and int.from_bytes(head[:8], "little") + 8 <= size:
+        return from_tensors(safetensors.read(path), path)
+    return from_json(read_json(path), path)
 
 
 # ---- JSON ----
