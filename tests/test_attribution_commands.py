@@ -82,6 +82,24 @@ class Writers(Case):
         values = [float(re.search(r" ([-+]?\d+\.\d{6})", line).group(1)) for line in table]
         self.assertAlmostEqual(sum(values), self.parsed("writers")["result"]["logit"], delta=1e-4)
 
+    def test_shares_of_the_largest_rows_and_of_the_rest(self):
+        parts = self.good("writers", "--neurons", "--most", "4", "--shares", "-q",
+                          "--precision", "6").split("\n\n")
+        rows, table = parts[1].splitlines(), parts[3].splitlines()[1:]
+        self.assertEqual([line.split()[0] for line in table],
+                         [line.split()[0] for line in rows[:-1]])
+        self.assertAlmostEqual(sum(float(line.split()[-1]) for line in table), 1, delta=1e-5)
+
+    def test_norms_behind_sublayers_are_named_where_rows_pass_them(self):
+        for name, has_norms in (("gemma2", True), ("falcon", False)):
+            folder = os.path.join("tests", "data", "families", name)
+            for argv in ([], ["--heads"], ["--neurons"]):
+                with self.subTest(name, argv=argv):
+                    notes = self.parsed("writers", "--model", folder, "--ids", "3,4",
+                                        *argv)["notes"]
+                    self.assertEqual(any("passes the norm behind" in note for note in notes),
+                                     has_norms and argv != [])
+
     def test_a_waterfall_begins_where_the_row_above_ended(self):
         rows = [("a", 4.0), ("b", -6.0), ("c", 3.0), ("d", -1.0)]
         lines = attribution.waterfall(rows, text.Look(columns=31, precision=0))

@@ -319,6 +319,19 @@ class AlteredUpdates(AuditTest):
                     self.assertEqual(found.findings[0].channel, case.channel)
                     self.assertEqual(found.contract, "adds_up")
 
+    def test_a_nan_in_the_final_norms_output_is_found(self):
+        for case in cases(seeds=1):
+            with self.subTest(case.label):
+                normed = copied(case.run.normed)
+                normed[case.position][case.channel] = math.nan
+                found = audit(case.states, case.writers, normed)
+                self.finds("normed", found, "not_finite", ["normed"], [case.position])
+                self.assertEqual([check.ok for check in found.checks], [True, False, True])
+
+    def test_where_nothing_is_finite_nothing_is_said_to_add_up(self):
+        nothing = [[math.nan]]
+        self.assertEqual([check.rule for check in audit([nothing, nothing], [nothing]).checks],
+                         ["every number is finite"])
 
     def test_a_nan_elsewhere_does_not_move_what_else_is_found(self):
         for case in cases(seeds=1):
@@ -689,6 +702,10 @@ class Files(unittest.TestCase):
             self.assertIn(f"position {case.position}, channel", out)
             self.assertIn("remedy", out)
 
+    def test_names_stand_by_their_numbers_of_any_length(self):
+        names = ["embed", "L0.attn", "L02.mlp", "L10.attn", "L10²", "L9" + "0" * 5000, "x²", "x³"]
+        self.assertEqual(sorted(reversed(names), key=traces.natural), names)
+
     def test_nan_in_a_file(self):
         value = {"states": [[[1.0, 2.0]], [[1.5, "nan"]]], "updates": [[[0.5, "-inf"]]]}
         code, out, _ = self.command(self.path("nan.json", value), "--json")
@@ -716,6 +733,10 @@ class Files(unittest.TestCase):
                 self.assertEqual((code, out), (3, ""), err)
                 self.assertIn(message, err)
                 self.assertIn("hint: ", err)
+        safetensors.write(self.path("scalar.safetensors"), {"states": 1.0, "updates": 1.0})
+        code, _, err = self.command(self.path("scalar.safetensors"))
+        self.assertEqual(code, 3)
+        self.assertIn("'states' is one number", err)
         safetensors.write(self.path("other.safetensors"), {"w": [[1.0]]})
         code, _, err = self.command(self.path("other.safetensors"))
         self.assertEqual(code, 3)

@@ -268,6 +268,9 @@ class Readings(LensLaws):
         for call, message in (
                 (lambda: lens(r, "tuned"), "no method 'tuned'; there are own, frozen, jacobian"),
                 (lambda: lens(r, positions=[3]), "no position 3"),
+                (lambda: lens(r, positions=[]), "positions is empty"),
+                (lambda: rank([0.0, 1.0], -1), "no token -1; there are 2 logits"),
+                (lambda: reading([0.0, 1.0], [0.0, 1.0], 2), "no token 2"),
                 (lambda: lens(r, states=["L2.mlp"]), "no state 'L2.mlp'"),
                 (lambda: lens(r, targets=[1]), "1 targets for 3 positions"),
                 (lambda: lens(r, targets=[1, 1, 5]), "the target 5 is no token"),

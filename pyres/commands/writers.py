@@ -45,7 +45,7 @@ def writers(options):
         found = contributions(of.run, of.metric, split, options.method)
     result = attribution.contributions_record(found, split, value(of.run, of.metric))
     checks = [check_record(found.check)] + [check_record(check) for check in split.checks]
-    notes = notes_on(of)
+    notes = notes_on(of, split)
     described = record.model_record(of.source) if options.json else None
 
     def draw(look):
@@ -66,14 +66,19 @@ def title(of):
             f"{token_labels(of.model, of.run.tokens)[of.position]}.")
 
 
-def notes_on(of):
+def notes_on(of, split):
     """Sentences on what the numbers are not."""
     config, notes = of.model.config, []
+    is_finer = [name for name, _ in split.rows] != [name for name, _ in of.run.writers]
     if config.logit_soft_cap is not None:
         notes.append("Logits are taken before the soft cap, after which they are no sum.")
     if any([block.placement == "post_norm" for block in config.blocks]):
         notes.append("Each write is carried through the norms on the stream after it, with the "
                      "divisors of this run.")
+    elif is_finer and any([block.attn_post_norm or block.mlp_post_norm
+                           for block in config.blocks]):
+        notes.append("What a part of a sublayer writes passes the norm behind it with that norm's "
+                     "divisor in this run.")
     return notes
 
 

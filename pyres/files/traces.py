@@ -132,6 +132,9 @@ def from_tensors(tensors, path):
         short = [name[len(prefix):] for name in names]
         if whole in tensors:
             lists.append(tensors[whole])
+            if not isinstance(lists[-1], list):
+                raise ValueError(f"{path}: the tensor {whole!r} is one number; "
+                                 "expected [n][n_tokens][d_model]")
         elif not names:
             raise ValueError(f"{path}: no tensor {whole!r} and none that begins with {prefix!r}; "
                              "a trace in a safetensors file has both states and updates")
@@ -148,6 +151,5 @@ def natural(name):
     >>> sorted(["state.L10.attn", "state.L2.mlp", "state.embed", "state.L2.attn"], key=natural)
     ['state.embed', 'state.L2.attn', 'state.L2.mlp', 'state.L10.attn']
     """
-    parts = re.split("([0-9]+)", name)
-    return ("embed" not in name, [(int(part), "") if part.isdigit() else (0, part)
-                                  for part in parts])
+    parts = re.split("0*([0-9]+)", name)        # numbers stand at the odd places
+    return "embed" not in name, [(len(part) * (k % 2), part) for k, part in enumerate(parts)]

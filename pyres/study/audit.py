@@ -26,7 +26,7 @@ step to step.
 from collections import namedtuple
 
 from .contracts import KINDS, post_norm, question, total, words_of
-from .fits import SLACK, Gap, flat, gaps, minus, worst_of
+from .fits import SLACK, flat, gaps, minus, worst_of
 from .recorded import aligned, finite_part, is_finite, read_trace, shifted, state_label
 from .verdicts import Verdict, at_positions, found_text, judged, walk_of
 
@@ -164,6 +164,7 @@ def not_finite(walk):
     order = states[:1] if walk.steps[0].before == 0 else []
     for step in walk.steps:
         order += [walk.trace.updates[j] for j in step.updates] + [states[step.after]]
+    order += [] if walk.trace.normed is None else [("normed", walk.trace.normed)]
     places = [(name, t, i) for name, x in order for t, row in enumerate(x)
               for i, a in enumerate(row) if not is_finite(a)]
     if not places:
@@ -200,10 +201,13 @@ def of_final_norm(trace, findings):
 
 
 def checks_of(walk, findings):
-    """Checks that every step adds up, and that numbers are finite where some are not."""
-    found = [gap for rows in walk.gaps for gap in rows]
-    worst = worst_of(found) if found else Gap(0.0, 0.0, 0, 0)       # no finite number anywhere
-    checks = [Check("state + updates = next state", worst.error, worst.tolerance, worst.ok)]
+    """Checks that every step adds up, if anything there can be added, and that numbers are finite
+    where some are not."""
+    found, checks = [gap for rows in walk.gaps for gap in rows], []
+    if found:
+        worst = worst_of(found)
+        checks.append(Check("state + updates = next state", worst.error, worst.tolerance,
+                            worst.ok))
     if any([one.kind == "not_finite" for one in findings]):
         checks.append(Check("every number is finite", float("inf"), 0.0, False))
     return checks

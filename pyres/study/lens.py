@@ -169,12 +169,19 @@ def best(logits, n=1):
 
 
 def rank(logits, token):
-    """Where a token stands among all, 1 for the top guess; see best.
+    """Where a token stands among all, 1 for the top guess; see best.  Raises ValueError for one
+    that is not there, too.
 
     >>> rank([0.5, 2.0, 0.5], 1), rank([0.5, 2.0, 0.5], 2)
     (1, 3)
+    >>> rank([0.5, 2.0, 0.5], -1)
+    Traceback (most recent call last):
+    ValueError: rank: there is no token -1; there are 3 logits, 0 to 2
     """
     check_finite("rank", logits)
+    if not 0 <= token < len(logits):
+        raise ValueError(f"rank: there is no token {token}; there are {len(logits)} logits, "
+                         f"0 to {len(logits) - 1}")
     return 1 + len([v for v, a in enumerate(logits)
                     if a > logits[token] or a == logits[token] and v < token])
 
@@ -205,9 +212,9 @@ def reading(logits, final_logits, target=None, top=1):
         return Reading(None, None, None, None, None)
     p, log_p, log_final = softmax(logits), log_softmax(logits), log_softmax(final_logits)
     gaps = [a - b for a, b in zip(log_final, log_p)]
+    place = None if target is None else rank(logits, target)        # raises for no token
     return Reading([(token, p[token]) for token in best(logits, top)],
-                   None if target is None else p[target],
-                   None if target is None else rank(logits, target),
+                   None if target is None else p[target], place,
                    0 - dot(p, log_p), dot(softmax(final_logits), gaps))
 
 

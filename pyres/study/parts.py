@@ -79,9 +79,12 @@ def cut(run_record, state=None, positions=None):
 
 
 def checked_positions(run_record, positions):
-    """The positions asked for, all for None; ValueError where one is not there."""
+    """The positions asked for, all for None; ValueError where one is not there, or none is asked
+    for."""
     n_tokens = len(run_record.tokens)
     positions = list(range(n_tokens) if positions is None else positions)
+    if not positions:
+        raise ValueError("positions is empty; give at least one, or None for all")
     for t in positions:
         if type(t) is not int or not 0 <= t < n_tokens:
             raise ValueError(f"there is no position {t!r}; "

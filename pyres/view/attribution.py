@@ -103,19 +103,22 @@ def writers_lines(title, found, record, sort, most, checks, look, with_shares=Fa
         lines += bar_table(rows, look)
     lines += ["", f"sum {signed(found.total, look)}"]
     if with_shares:
-        lines += [""] + share_lines(record, look)
+        lines += [""] + share_lines(record, [name for name, _ in rows], look)
     if not look.quiet:
         lines += [""] + text.wrapped(EXPLAINED[found.method], look)
         lines += text.wrapped(ORDERED, look) if sort == "order" else []
     return lines + [""] + text.check_lines(checks, look)
 
 
-def share_lines(record, look):
-    """Lengths, cosines and shares of what was written, and how much of it cancels."""
+def share_lines(record, names, look):
+    """Lengths, cosines and shares of what writers with these names wrote, the share of the others
+    together, and how much of all cancels."""
     if record["measures"] is None:
         return text.wrapped("The stream is zero or no number here; there are no shares.", look)
     rows = [[one["name"]] + [text.figure(one[key], look) for key in ("length", "cosine")]
-            + [signed(one["share"], look)] for one in record["measures"]]
+            + [signed(one["share"], look)] for one in record["measures"] if one["name"] in names]
+    others = [one["share"] for one in record["measures"] if one["name"] not in names]
+    rows += [[f"{len(others)} others", ".", ".", signed(sum(others), look)]] if others else []
     lines = text.number_table(["writer", "length", "cos", "share"], rows, look)
     left = record["cancellation"]
     said = (f"The writes are {text.figure(left['written'], look)} long together and leave a "

@@ -45,7 +45,7 @@ EXPLAINED = {
     "jacobian": "Each state is multiplied by the derivative of the final stream by it, then goes "
                 "through the final norm and the unembedding."}
 READ = ("chance and rank are the target's, rank 1 the top guess; entropy is of all guesses, and "
-        "KL how far they are from the last ones, both in nats.")
+        "KL, KL(final || lens), how far they are from the last ones, both in nats.")
 
 
 def guess_lines(found, positions, labels, token_text, look):
