@@ -60,7 +60,8 @@ def looked(options):
     words = {"model": f"{of.model.name}: {len(r.steps.blocks)} blocks, d_model "
                       f"{of.model.config.d_model}, {len(r.writers)} writers",
              "text": of.given if type(of.given) is str else None,
-             "last": token_labels(of.model, r.tokens)[at], "target": token_text(of.model, of.target),
+             "last": token_labels(of.model, r.tokens)[at],
+             "target": token_text(of.model, of.target),
              "against": None if of.against is None else token_text(of.model, of.against),
              "notes": notes[1:]}                            # the heading names the model
     return Answer(described, input_record(of), result, checks, notes,
