@@ -96,7 +96,10 @@ def subject(options):
         raise Refused(BAD_INPUT, f"the logits at position {at} are not finite, so none is the top",
                       "name the token that is asked about: --target #0")
     against = None if options.against is None else token_named(model, options.against)
-    return Subject(model, source, given, r, at, target, against, logit(model, at, target, against))
+    name = f"logit of {token_text(model, target)}" + (
+        "" if against is None else f" less that of {token_text(model, against)}")
+    metric = logit(model, at, target, against)._replace(name=name)
+    return Subject(model, source, given, r, at, target, against, metric)
 
 
 def token_named(model, text):
