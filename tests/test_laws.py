@@ -17,6 +17,7 @@ from pyres.attention import (attend, attend_steps, attention, attention_steps, h
                              join_heads, project_heads, split_heads)
 from pyres.config import RotaryConfig, attention_config, block_config, model_config, norm_config
 from pyres.mlp import mlp, mlp_steps
+from pyres.study.references import branch_of, raw_write
 from pyres.weights import leaves, map_leaves
 from tests.laws import (TIGHT, TINY, Draw, assert_close, attention_weights, block_weights,
                         causal_pattern, copied, difference, flat, inner, lists_in, mlp_weights,
@@ -1316,6 +1317,21 @@ class EditLaws(Laws):
         for writer, update in run.writers:
             again = model.run(m, TOKENS, [edits.replace(writer, update)])
             self.assertEqual(again.logits, run.logits, writer)
+
+    @seeded()
+    def test_an_edited_part_changes_its_branch_by_what_the_part_wrote(self, seed, draw):
+        config = model_config(4, 5, 4, 1, block_config(5, attention_config(4, 2, n_kv_heads=2)))
+        m = model.make_model(config, model_weights(draw, config))
+        clean, other = model.run(m, TOKENS), draw.tensor(3, 4)
+        for part in ("L0.attn.H2", "L0.attn.G1", "L0.attn.H3.S0", "L0.mlp.N4"):
+            branch, write = branch_of(part), raw_write(clean, part)
+            for edit, change in (
+                    (edits.scale(part, 3), linalg.scale(2, write)),
+                    (edits.replace(part, other), linalg.subtract(other, write)),
+                    (edits.shift(part, other), other)):
+                edited = model.run(m, TOKENS, [edit])
+                self.assertClose(dict(edited.writers)[branch],
+                                 linalg.add(dict(clean.writers)[branch], change), seed, edit)
 
     @seeded()
     def test_scaling_by_0_is_replacing_by_0(self, seed, draw):
