@@ -7,6 +7,8 @@ divisors that the run had, that norm is affine, and every write can be carried t
 after it; then the carried writes sum to the final stream.
 
     SumCheck, sum_check      the proof, for one run
+    check_sum, checked, largest
+                             the same for any terms; the verdict; the largest, or NaN
     carried_writers          what each update has become in the final stream
     carried                  the same for one write that a run did not make
 
@@ -21,7 +23,8 @@ from .edits import edit_of_state
 from .norms import affine
 from .scalar import is_exact
 
-__all__ = ["SumCheck", "sum_check", "carried_writers", "carried"]
+__all__ = ["SumCheck", "sum_check", "check_sum", "checked", "largest",
+           "carried_writers", "carried"]
 
 
 class SumCheck(namedtuple("SumCheck", ("rule", "error", "tolerance", "ok", "exact"))):
@@ -30,7 +33,7 @@ class SumCheck(namedtuple("SumCheck", ("rule", "error", "tolerance", "ok", "exac
     rule         what was added up, in words
     error        the largest difference from the final stream
     tolerance    what rounding can explain, 0 in exact numbers
-    ok           error <= tolerance
+    ok           error <= tolerance, which is finite
     exact        whether every number was an int or a rational, so that the sum holds with ==
     """
 
@@ -57,20 +60,47 @@ def sum_check(run_record):
     'the state set at L0.attn + later updates = final'
     """
     rule, terms = sum_terms(run_record)
-    _, final = run_record.states[-1]
-    differences, tolerance = [], 0
-    for t, row in enumerate(final):
-        for i, want in enumerate(row):
-            entries = [term[t][i] for _, term in reversed(terms)]
-            differences.append(abs(sum(entries) - want))
-            if not is_exact(want):
-                size = float(sum([abs(a) for a in entries]))
-                tolerance = max(tolerance, len(entries) * rounding_unit(want) * size)
-    # the maximum of numbers among which there is a NaN depends on their order; their sum is NaN
-    finite = all([difference - difference == 0 for difference in differences])
-    error = max(differences) if finite else sum(differences)
-    exact = all([is_exact(a) for row in final for a in row])
-    return SumCheck(rule, error, tolerance, finite and error <= tolerance, exact)
+    return check_sum(rule, [term for _, term in reversed(terms)], run_record.states[-1][1])
+
+
+def check_sum(rule, terms, want, n_behind=0):
+    """Add up terms, [n_tokens][d_model] each, in their order, and compare with `want` -> SumCheck.
+
+    Rounding explains one unit in the last place of every partial sum; n_behind is how many more
+    there were where a term itself is a sum.
+
+    >>> check_sum("1 + 2 = 4", [[[1]], [[2]]], [[4]])
+    SumCheck(rule='1 + 2 = 4', error=1, tolerance=0, ok=False, exact=True)
+    """
+    gaps, tolerance = [], 0
+    for t, row in enumerate(want):
+        for i, a in enumerate(row):
+            entries = [term[t][i] for term in terms]
+            gaps.append(abs(sum(entries) - a))
+            if not is_exact(a):
+                size = float(sum([abs(entry) for entry in entries]))
+                tolerance = max(tolerance, (len(terms) + n_behind) * rounding_unit(a) * size)
+    return checked(rule, largest(gaps), tolerance, all([is_exact(a) for row in want for a in row]))
+
+
+def checked(rule, error, tolerance, exact):
+    """A SumCheck that holds where the error is at most the tolerance, and that is finite: numbers
+    that overflowed prove nothing.
+
+    >>> checked("a + b = c", float("inf"), float("inf"), exact=False).ok
+    False
+    """
+    return SumCheck(rule, error, tolerance, error <= tolerance < float("inf"), exact)
+
+
+def largest(numbers):
+    """The largest of some numbers, NaN where one is: max alone would depend on their order.
+
+    >>> largest([1.0, float("nan"), 2.0])
+    nan
+    """
+    not_numbers = [a for a in numbers if a != a]
+    return not_numbers[0] if not_numbers else max(numbers)
 
 
 def rounding_unit(x):

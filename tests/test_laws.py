@@ -1058,6 +1058,12 @@ class SumLaws(Laws):
                                  (True, 0, 0, True))
                 self.assertEqual(len(run.writers), 5)
 
+    def test_numbers_that_overflow_prove_nothing(self):
+        terms = [[[1e308]], [[1e308]], [[-1e308]]]
+        check = sums.check_sum("", terms, [[1e308]])
+        self.assertEqual((check.error, check.tolerance, check.ok), (math.inf, math.inf, False))
+        self.assertTrue(sums.check_sum("", [[[1e307]], [[-1e307]]], [[0.0]]).ok)
+
     @seeded(int)
     def test_in_ints_too(self, seed, draw):
         config = exact_config("pre_norm", None, d_model=4, final_norm=None)

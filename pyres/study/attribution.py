@@ -39,7 +39,7 @@ from ..nonlinear import softmax
 from ..norms import frozen_layer_norm, frozen_rms_norm, layer_norm_parts, rms_norm_parts
 from ..rotary import angles, rotate
 from ..scalar import is_exact
-from ..sums import SumCheck, rounding_unit
+from ..sums import checked, rounding_unit
 from .metrics import Metric, along, final_gradient, final_scale, logit
 from .writers import at, partition
 
@@ -116,7 +116,7 @@ def total_check(rule, total, want, slack, rows, direction, constant):
         size = sum([dot([abs(a) for a in row], sizes) for row in rows]) + abs(constant)
         units = (len(rows) + len(direction)) * rounding_unit(want)
         tolerance = units * float(size) + slack * float(sum(sizes))
-    return SumCheck(rule, error, tolerance, error <= tolerance, exact)
+    return checked(rule, error, tolerance, exact)
 
 
 LINEARISATIONS = ("probabilities",)
@@ -236,8 +236,7 @@ def score_contributions(run_record, head, query_position, key_position, attn="br
         sizes = [sum([sum([abs(a) for a in row]) for _, row in rows]) for rows in (queries, keys)]
         n = len(queries) + len(keys) + attention.d_head + 2 * run_record.model.config.d_model
         tolerance = n * rounding_unit(want) * float(abs(factor) * sizes[0] * sizes[1])
-    check = SumCheck(f"sum of the table = score of {head}", error, tolerance,
-                     error <= tolerance, is_exact(want))
+    check = checked(f"sum of the table = score of {head}", error, tolerance, is_exact(want))
     return ScoreTable(head, [name for name, _ in queries], [name for name, _ in keys], table,
                       total, check)
 

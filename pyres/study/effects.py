@@ -50,7 +50,7 @@ from ..edits import edit_update, replace, shift
 from ..linalg import add, dot, subtract, zeros_like
 from ..model import Run, block_edits, run
 from ..scalar import is_exact
-from ..sums import SumCheck, carried, carried_writers, rounding_unit
+from ..sums import carried, carried_writers, checked, rounding_unit
 from .metrics import final_scale, value
 from .references import branch_of, check_same_weights, check_writers
 from .sensitivity import check_updates_only, update_gradients
@@ -211,8 +211,7 @@ def _check(total, difference, n_terms, added):
     tolerance = 0
     if not exact:
         tolerance = n_terms * rounding_unit(total) * float(sum([abs(a) for a in added]))
-    return SumCheck("direct + downstream + rescale = after - before", error, tolerance,
-                    error <= tolerance, exact)
+    return checked("direct + downstream + rescale = after - before", error, tolerance, exact)
 
 
 def effects_of(clean_run, edit_lists, metric, frozen=False, executor=None, progress=None):

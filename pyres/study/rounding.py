@@ -34,11 +34,11 @@ from collections import namedtuple
 
 from ..edits import StateEdit, set_state
 from ..floats import FORMATS, Format, format_named, round_to, step_at
-from ..linalg import add, dot, subtract, zeros_like
+from ..linalg import add, dot, scale, subtract, zeros_like
 from ..model import run, state_names
 from ..nonlinear import log_softmax
 from ..scalar import sqrt
-from ..sums import ROUNDING, SumCheck
+from ..sums import check_sum, largest
 
 __all__ = ["Format", "FORMATS", "step_at", "round_to", "two_sum", "lost_in", "rounding_edits",
            "LedgerRow", "Ledger", "rounding_ledger", "top_guess", "largest_loss", "ledger_check"]
@@ -149,7 +149,7 @@ def rounding_ledger(plain, to):
                          "edit updates instead")
     rounded = run(model, plain.tokens, plain.edits + rounding_edits(model, to))
     divergence = [_divergence(a, b) for a, b in zip(plain.logits, rounded.logits)]
-    difference = [_largest([abs(gap) for gap in subtract(a, b)])
+    difference = [largest([abs(gap) for gap in subtract(a, b)])
                   for a, b in zip(plain.logits, rounded.logits)]
     changed = [_changed(top_guess(a), top_guess(b)) for a, b in zip(plain.logits, rounded.logits)]
     return Ledger(to, plain, rounded, _rows(plain, rounded), difference, divergence, changed)
@@ -184,12 +184,6 @@ def _lengths(rows):
     return [sqrt(dot(row, row)) for row in rows]
 
 
-def _largest(numbers):
-    """The largest of some numbers; NaN where there is one, which no comparison would find."""
-    not_numbers = [a for a in numbers if a != a]
-    return not_numbers[0] if not_numbers else max(numbers)
-
-
 def _divergence(logits, other):
     """KL of the distribution p of some logits from q of others: sum of p (log p - log q).
 
@@ -210,8 +204,8 @@ def top_guess(logits):
     >>> top_guess([0.5, 2.0, 2.0]), top_guess([0.5, float("nan")])
     (1, None)
     """
-    largest = _largest(logits)
-    return logits.index(largest) if largest == largest else None
+    top = largest(logits)
+    return logits.index(top) if top == top else None
 
 
 def _changed(guess, other):
@@ -252,15 +246,6 @@ def ledger_check(ledger):
     ('embed + sum of updates - sum of what was lost = final', 0.0, True)
     """
     updates = [update for _, update in ledger.rounded.writers]
-    lost = [row.lost for row in ledger.rows]
-    _, final = ledger.rounded.states[-1]
-    differences, sizes = [], []
-    for t, row in enumerate(final):
-        for i, want in enumerate(row):
-            terms = [update[t][i] for update in updates] + [-rows[t][i] for rows in lost]
-            differences.append(abs(sum(terms) - want))
-            sizes.append(sum([abs(a) for a in terms]))
-    error, n_terms = _largest(differences), len(updates) + len(lost)
-    tolerance = n_terms * ROUNDING * _largest(sizes)
-    return SumCheck("embed + sum of updates - sum of what was lost = final", error, tolerance,
-                    error <= tolerance < math.inf, False)
+    lost = [scale(-1.0, row.lost) for row in ledger.rows]
+    return check_sum("embed + sum of updates - sum of what was lost = final", updates + lost,
+                     ledger.rounded.states[-1][1])

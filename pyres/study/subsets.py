@@ -39,7 +39,7 @@ from collections import namedtuple
 from ..edits import scale
 from ..model import run
 from ..scalar import is_exact
-from ..sums import SumCheck, rounding_unit
+from ..sums import checked, rounding_unit
 from .metrics import value
 from .references import check_writers
 from .sensitivity import check_updates_only
@@ -110,7 +110,7 @@ def _check(what, terms, values):
     if not exact:
         sizes = float(sum([abs(a) for a in list(terms) + values]))
         tolerance = len(values) * rounding_unit(values[0]) * sizes
-    return SumCheck(f"{what} sum to all - none", error, tolerance, error <= tolerance, exact)
+    return checked(f"{what} sum to all - none", error, tolerance, exact)
 
 
 # ---- from the values of all subsets ----

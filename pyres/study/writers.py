@@ -26,8 +26,8 @@ from collections import namedtuple
 
 from ..edits import few
 from ..linalg import add, check_like, dot, sum_rows
-from ..scalar import is_exact, sqrt
-from ..sums import SumCheck, rounding_unit, sum_terms
+from ..scalar import sqrt
+from ..sums import check_sum, checked, sum_terms
 from .parts import cut, finer_write, parts_of, place, taken_apart, write
 
 __all__ = ["Partition", "partition", "prove", "at", "shares", "Measure", "measures",
@@ -137,10 +137,11 @@ def proof(r, rows):
     reached = set([name for names_in in covers for name in names_in or []])
     wrong = covers.count(None) + len(names) - len(reached)
     state, want = r.states[-1]
-    error, tolerance, exact = sum_error(rows, want, 0 if found == set(wholes) else terms_behind(r))
-    return [SumCheck("every writer = one row, or all its parts", wrong, 0, wrong == 0, True),
-            SumCheck(f"sum of rows = stream after {state}", error, tolerance, error <= tolerance,
-                     exact)]
+    for name, row in rows:
+        check_like("prove", f"the row {name}", row, want)
+    return [checked("every writer = one row, or all its parts", wrong, 0, exact=True),
+            check_sum(f"sum of rows = stream after {state}", [row for _, row in rows], want,
+                      0 if found == set(wholes) else terms_behind(r))]
 
 
 def cover(r, name, found):
@@ -157,27 +158,6 @@ def terms_behind(r):
     return r.model.config.d_model + max(
         [0] + [max(block.d_mlp, block.attention.n_heads * block.attention.d_head)
                for block in blocks])
-
-
-def sum_error(rows, want, n_terms):
-    """Return (error, tolerance, exact): how far the rows' sum is from a stream [n][d_model], what
-    rounding explains, and whether all is exact."""
-    for name, row in rows:
-        check_like("prove", f"the row {name}", row, want)
-    gaps, tolerance = [], 0
-    for t, want_t in enumerate(want):
-        for i, a in enumerate(want_t):
-            entries = [row[t][i] for _, row in rows]
-            gaps.append(abs(sum(entries) - a))
-            if not is_exact(a):
-                size = float(sum([abs(entry) for entry in entries]))
-                tolerance = max(tolerance, (len(rows) + n_terms) * rounding_unit(a) * size)
-    return largest(gaps), tolerance, all([is_exact(a) for row in want for a in row])
-
-
-def largest(gaps):
-    """The largest of some differences, NaN where one is: max alone would depend on their order."""
-    return max(gaps) if all([gap - gap == 0 for gap in gaps]) else sum(gaps)
 
 
 def at(split, position):
@@ -219,6 +199,25 @@ def shares(split, position):
     return [(name, dot(row, stream) / size) for name, row in rows]
 
 
+def length(v):
+    """The length of a vector [n], the root of the sum of its squares.
+
+    >>> length([3.0, 4.0])
+    5.0
+    """
+    return sqrt(dot(v, v))
+
+
+def cosine(u, v):
+    """The cosine of the angle between two vectors [n]; None where one is zero: there is no angle.
+
+    >>> cosine([1.0, 0.0], [-2.0, 0.0]), cosine([1.0, 0.0], [0.0, 0.0])
+    (-1.0, None)
+    """
+    lengths = length(u) * length(v)
+    return dot(u, v) / lengths if lengths else None
+
+
 class Measure(namedtuple("Measure", ("name", "length", "cosine", "after"))):
     """A writer at one position.
 
@@ -242,17 +241,10 @@ def measures(split, position):
     found, before = [], None
     for name, row in at(split, position):
         after = row if before is None else add(before, row)
-        cosine = None
-        if before is not None and dot(before, before) != 0 and dot(row, row) != 0:
-            cosine = dot(before, row) / (length(before) * length(row))
-        found.append(Measure(name, length(row), cosine, length(after)))
+        angle = None if before is None else cosine(row, before)
+        found.append(Measure(name, length(row), angle, length(after)))
         before = after
     return found
-
-
-def length(v):
-    """The length of a vector [n]."""
-    return sqrt(dot(v, v))
 
 
 class Cancellation(namedtuple("Cancellation", ("written", "left", "factor", "against"))):

@@ -3,7 +3,6 @@
 Everything drawn was computed by the package.  This page picks it out of the records, once for
 every kind of picture, and takes lengths and angles.
 
-    length, cosine     of vectors, by the one inner product
     Selection, between the states and writers of some of a run's blocks
     Row, trace_rows    what each writer did to the stream at one position
 
@@ -20,29 +19,9 @@ L0.attn 3.0 4.0 -0.8
 """
 from collections import namedtuple
 
-from ..linalg import dot
-from ..scalar import sqrt
+from ..study.writers import cosine, length
 
-__all__ = ["length", "cosine", "Selection", "between", "Row", "trace_rows"]
-
-
-def length(v):
-    """The length of a vector [n], the root of the sum of its squares.
-
-    >>> length([3.0, 4.0])
-    5.0
-    """
-    return sqrt(dot(v, v))
-
-
-def cosine(u, v):
-    """The cosine of the angle between two vectors [n]; None where one is zero: there is no angle.
-
-    >>> cosine([1.0, 0.0], [-2.0, 0.0]), cosine([1.0, 0.0], [0.0, 0.0])
-    (-1.0, None)
-    """
-    lengths = length(u) * length(v)
-    return dot(u, v) / lengths if lengths else None
+__all__ = ["Selection", "between", "Row", "trace_rows"]
 
 
 class Selection(namedtuple("Selection", ("states", "writers"))):

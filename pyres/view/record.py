@@ -12,8 +12,8 @@
 import math
 import os
 
+from ..study.writers import length
 from ..sums import sum_check
-from . import length
 
 __all__ = ["plain", "stream_record", "check_record", "count_record", "model_record",
            "file_records"]

@@ -26,7 +26,8 @@ largest loss  0.062, channel 0 of L0.mlp at position 0
 """
 from ..nonlinear import softmax
 from ..study.rounding import largest_loss, ledger_check, top_guess
-from . import length, text
+from ..study.writers import length
+from . import text
 
 __all__ = ["guesses", "ledger_record", "check_record", "ledger_lines"]
 
